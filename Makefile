@@ -39,7 +39,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
+	campaign slurm-suite sbatch-fuzz clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
 	nightly golden mutants bench lint types fast docs clean
 
 help: ## this list
@@ -80,7 +80,7 @@ lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the envi
 	$(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command "make lock" $(addprefix --extra ,$(PACKED)) -c $(LOCK) \
 	  --no-annotate -o requirements.lock pyproject.toml
-	$(TOOLS_BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["node"])' | \
+	$(TOOLS_BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["node"], sep="\n")' | \
 	  $(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command "make lock" -c $(LOCK) --no-annotate -o requirements-node.lock -
 
@@ -121,7 +121,7 @@ audit: $(TOOLS) ## ask a database of vulnerabilities about the lock (needs a net
 build-release: $(TOOLS)
 	$(TOOLS_BIN)/uv build --native-tls --quiet --out-dir $(or $(RELEASE),out/release)
 
-release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (CONTRIBUTING.md)
+release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (docs/checks.md)
 	$(BIN)/python tools/release.py $(if $(DRY),--dry) $(if $(QUICK),--quick)
 
 install: $(STAMP) ## create .venv with everything

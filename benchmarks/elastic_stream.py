@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import scipy.sparse
+from msgspec import structs
 
 from benchmarks.figure import Figure
-from lucid.config.load import Settings
-from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.config.load import settings_from
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan
 from lucid.core.job import Elastic, Job, Progress
 from lucid.core.placement import Placement
@@ -162,9 +163,9 @@ class _AsLive(PartitionPolicy):
             e if e.restarts or e.job.elastic is None else replace(e, job=_written(e.job)) for e in partition.pending
         ]
         part = replace(partition, running=tuple(running), pending=tuple(pending))
-        said = {job: replace(found, epoch_s=()) for job, found in snapshot.predictions.items()}
+        said = {job: structs.replace(found, epoch_s=()) for job, found in snapshot.predictions.items()}
         made = self._inner.plan_partition(part, replace(snapshot, predictions=said))
-        return replace(made, wake_s=now_s + LOOK_S) if running or pending else made
+        return structs.replace(made, wake_s=now_s + LOOK_S) if running or pending else made
 
 
 def _written(job: Job) -> Job:
@@ -182,10 +183,11 @@ def forecast(wanted: Sequence[Small], policy: str, interval_s: float, restart_s:
         learning: Any = _Adapting(one) if policy in ADAPTING else _table(one)
         items.append(TraceJob(job, one.alone_s, learning=learning))
     rounds = {"interval_s": interval_s}
-    settings = Settings.model_validate(
-        {"policy": {**{name: {**rounds, "restart_s": restart_s} for name in ADAPTING}, "optimus": rounds}}
-        | {"overheads": OverheadSettings(rescale_s=restart_s, elastic_start_s=START_S).model_dump()}
-    )
+    sections = {
+        "policy": {**{name: {**rounds, "restart_s": restart_s} for name in ADAPTING}, "optimus": rounds},
+        "overheads": {"rescale_s": restart_s, "elastic_start_s": START_S},
+    }
+    settings = settings_from(sections, "elastic stream")
     scenario = Scenario(Trace("demo", tuple(items)), {"vc-a": NODES}, NodeShape(gpus=NODE_GPUS), settings=settings)
     settings_of = scenario.settings.policy
 

@@ -35,7 +35,6 @@ class _Variant:
 _VARIANTS = (
     _Variant("as shipped", {}),
     _Variant("no reservation", {"reservation": {"enabled": False}}),
-    _Variant("reservation after 30 min only", {"reservation": {"after_wait_s": 1800}}),
     _Variant("large jobs never give way", {"reservation": {"most_share": 1.0}}),
     _Variant("no carry-on in place", {"profiling": {"carry_on_share": 0}}),
     _Variant("no carry-on, no reservation", {"profiling": {"carry_on_share": 0}, "reservation": {"enabled": False}}),

@@ -19,6 +19,7 @@ from typing import Any, Final
 from benchmarks.figure import Absent, Figure
 from benchmarks.helios import CLUSTERS, cluster_of
 from lucid.config.load import settings_from
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import sized_to_load
 from lucid.simulator.metrics import LARGE_GPUS, run_metrics
@@ -191,7 +192,7 @@ def _run(scenario: Scenario, variant: str) -> Run:
         off = settings_from({"policy": {"profiling": {"enabled": False}}}, "without profiling")
         scenario = replace(scenario, settings=off)
     elif variant == "as live":
-        scenario = replace(scenario, as_live=True)
+        scenario = replace(scenario, semantics=Semantics.AS_LIVE)
     else:
         scenario = replace(scenario, trace=with_workloads(scenario.trace, _SEED)[0])
     return simulate(scenario, "lucid")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
 from lucid.config.load import settings_from
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import simulate
 
 __all__ = ["ESTIMATES", "best", "honest", "parity"]

@@ -24,6 +24,7 @@ from lucid.config.load import settings_from
 from lucid.core.decision import Plan, Start
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import TraceJob
@@ -85,7 +86,7 @@ def figures(runs: int) -> Iterator[Figure]:
             hours, packed, large = [], [], []
             misfits = 0
             for seed in range(max(runs, 1)):
-                chosen = replace(shifted(history, seed), settings=settings, as_live=True)
+                chosen = replace(shifted(history, seed), settings=settings, semantics=Semantics.AS_LIVE)
                 book = _Misfits(chosen)
                 run = simulate(chosen, "lucid", book)
                 metrics = run_metrics(run)

@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmarks.busy import busy_snapshot
 from lucid.config.load import Settings, load_settings
 from lucid.core.decision import DecisionRow
@@ -15,7 +17,6 @@ from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.daemon.policies import PolicyMemory, live_models, live_policy, live_predictor
-from lucid.daemon.process import say_checked
 from lucid.daemon.start_log import StartLog
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemoryFile
@@ -43,7 +44,6 @@ def stored(
         '[web]\nanonymous = "everything"\n'
     )
     settings = load_settings(config)
-    say_checked(config, config.read_bytes(), settings)
     models = live_models(settings, config, _memory(settings), settings.policy.profiling.t_prof_s)
     predictor = live_predictor(settings, models, LeftOut())
     live = live_policy(settings, frozenset({Capability.SHARE}))
@@ -63,7 +63,7 @@ def stored(
         rows.append(DecisionRow(entry.start_s, entry.job.id, "vc", "start", (), place, entry.partner, "pack"))
     known = store.decisions(limit=pending)
     while len(known) + len(rows) < decisions:
-        rows.append(replace(rng.choice(known), at_s=now_s - rng.random() * 86400.0))
+        rows.append(structs.replace(rng.choice(known), at_s=now_s - rng.random() * 86400.0))
     rows.sort(key=lambda row: row.at_s)
     store.put_decisions(rows, lease.token)
     store.put_ended([_ended(at, now_s, rng) for at in range(ended)], lease.token)

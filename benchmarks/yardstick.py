@@ -19,6 +19,7 @@ import click
 from benchmarks.figure import Absent
 from benchmarks.packs import in_pool, pack
 from benchmarks.timeaware import synthetic
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics, times_baseline
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import PRESETS
@@ -44,7 +45,7 @@ class Beside:
 
 def measured(scenario: Scenario) -> Beside:
     """Replay a trace under plain Slurm, and under Lucid as lucidd runs where no setting says otherwise."""
-    fresh = replace(scenario, as_live=True)
+    fresh = replace(scenario, semantics=Semantics.AS_LIVE)
     metrics = {policy: run_metrics(simulate(fresh, policy)) for policy in ("backfill", "lucid")}
     ratios = times_baseline(metrics)["by_policy"]["lucid"]
     return Beside(ratios["avg_jct"], ratios["avg_jct_large"], ratios["p999_queue"])

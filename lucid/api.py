@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from inspect import signature
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.cli.replay.replay_options import read_scenario
+from lucid.cli.replay.replay_options import asked_of, read_scenario
 from lucid.cli.replay.simulate import compare, simulate
 from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.replayed_story import story_teller
@@ -22,6 +22,7 @@ from lucid.orchestrator.registry import adding_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import BASELINE, times_baseline
 from lucid.simulator.record import DecisionLog, job_row
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.traces.record import Trace
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def replay(
         ConfigError: an unknown policy or option, or options that contradict each other.
         TraceError: a file that cannot be read; the message names file, line, column and remedy."""
     read = trace if isinstance(trace, Trace) else Path(trace)
-    scenario, notes = read_scenario(read, **_asked(options))
+    scenario, notes = read_scenario(read, _asked(options))
     with ExitStack() as stack:
         names = [
             policy if isinstance(policy, str) else stack.enter_context(adding_policy(policy.__name__, policy))
@@ -145,9 +146,10 @@ def _pandas() -> Any:
     return pandas
 
 
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``read_scenario`` but the trace, as the command line would give them."""
-    taken = [one for one in simulate.params if one.name in signature(read_scenario).parameters]
+def _asked(options: Mapping[str, Any]) -> ReplayOptions:
+    """What is asked of a replay, as on the command line."""
+    names = {one.name for one in fields(ReplayOptions)}
+    taken = [one for one in simulate.params if one.name in names]
     by_name = {word: one for one in taken for word in _words(one)}
     words = ["a trace"]
     for name, value in options.items():
@@ -156,10 +158,9 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"no option {name!r}{hint} (lucidctl simulate --help has them)")
         words += _typed(by_name[name], value)
     try:
-        found = simulate.make_context("lucid.replay", words).params
+        return asked_of(simulate.make_context("lucid.replay", words).params)
     except click.UsageError as error:
         raise ConfigError(error.format_message()) from None
-    return {one.name: found[one.name] for one in taken if one.name and one.name != "trace_file"}
 
 
 def _words(option: click.Parameter) -> list[str]:

@@ -51,9 +51,7 @@ _ABOUT = {
 
 def build_deb(target: Target, package: str, root: Path, tag: str, out: Path, level: int) -> Path:
     """Write the package; returns its path. ``tag``: of the distribution, as ``~deb13``."""
-    all_ = package != "lucid"
-    version = f"{target.version}-1{'' if all_ else tag}"
-    arch = "all" if all_ else _ARCH[target.arch]
+    version, arch = f"{target.version}-1{tag}", _ARCH[target.arch]
     doc = root / "usr/share/doc" / package
     when = formatdate(int(os.environ["SOURCE_DATE_EPOCH"]))
     log = (
@@ -67,13 +65,13 @@ def build_deb(target: Target, package: str, root: Path, tag: str, out: Path, lev
     control.mkdir()
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     size = sum(-(-path.stat().st_size // 1024) for path in files)
-    depends = _needs(root, target) if not all_ else "python3 (>= 3.11)"
     short, long = _ABOUT[package]
     (control / "control").write_text(
         f"Package: {package}\nSource: lucid-scheduler\nVersion: {version}\nArchitecture: {arch}\n"
         f"Maintainer: {MAINTAINER}\nInstalled-Size: {size}\n"
-        f"Depends: {depends}, systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles\n"
-        f"Suggests: {'slurm-client, munge' if not all_ else 'slurmd, munge'}\n"
+        f"Depends: {_needs(root, target)}, "
+        "systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles\n"
+        f"Suggests: {'slurm-client, munge' if package == 'lucid' else 'slurmd, munge'}\n"
         f"Section: admin\nPriority: optional\nDescription: {short}\n{long}\n"
     )
     conffiles = [f"/{path.relative_to(root)}" for path in files if path.relative_to(root).parts[0] == "etc"]

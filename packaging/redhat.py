@@ -42,9 +42,8 @@ _LIBRARIES = [
 
 def build_rpm(target: Target, package: str, root: Path, work: Path, out: Path, level: int) -> Path:
     """Write the package; returns its path."""
-    noarch = package != "lucid"
     short, long = _ABOUT[package]
-    needs = ["/usr/bin/python3"] if noarch else [f"/usr/bin/python{target.python}", *_LIBRARIES]
+    needs = [f"/usr/bin/python{target.python}", *(_LIBRARIES if package == "lucid" else _LIBRARIES[:1])]
     when = time.strftime("%a %b %d %Y", time.gmtime(_epoch()))
     scripts = "".join(
         f"%{name}\n{body}exit 0\n\n"
@@ -66,7 +65,6 @@ License: Apache-2.0
 Group: System Environment/Daemons
 Packager: {_MAINTAINER}
 URL: {target.homepage}
-{"BuildArch: noarch" if noarch else ""}
 AutoReqProv: no
 {"".join(f"Requires: {need}{chr(10)}" for need in needs)}Requires: systemd
 
@@ -89,7 +87,7 @@ cp -a {root}/. %{{buildroot}}/
     )
     top = work / f"rpm-{package}"
     words = [
-        "rpmbuild", "-bb", "--quiet", "--target", "noarch" if noarch else target.arch, "--define", f"_topdir {top}",
+        "rpmbuild", "-bb", "--quiet", "--target", target.arch, "--define", f"_topdir {top}",
         "--define", f"_rpmdir {top}/out", "--define", f"_binary_payload w{level}T0.xzdio",
         "--define", "use_source_date_epoch_as_buildtime 1", "--define", "_buildhost localhost",
         "--define", "clamp_mtime_to_source_date_epoch 1", str(spec),

@@ -193,14 +193,12 @@ OF_NODES = re.compile(
 
 
 def _node(target: Target, root: Path) -> None:
-    """Only Python: one package for every Python from 3.11 on, so each of their folders is the same folder."""
+    """The libraries that samplers need, and the modules of Lucid that they import."""
     prefix = root / "usr/lib/lucid-node"
-    site = prefix / "lib/python3/site-packages"
-    _environment(prefix, "python3", "")
+    site = prefix / f"lib/python{target.python}/site-packages"
+    _environment(prefix, f"python{target.python}", f"version = {target.python}\n")
     _libraries(target, site, "requirements-node.lock")
     _trim(target, site)
-    for minor in range(11, 20):
-        (prefix / f"lib/python3.{minor}").symlink_to("python3")
     for path in _modules("lucid.node"):
         to = site / path.relative_to(REPO)
         to.parent.mkdir(parents=True, exist_ok=True)

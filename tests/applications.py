@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lucid.orchestrator.policies.rounds.goodput import GoodputModel, GradParams, PerfParams
-from lucid.simulator.cluster.training import AppLearning, Application, read_application
+from lucid.simulator.cluster.application import Application, read_application
+from lucid.simulator.cluster.training import AppLearning
 
 PERF = PerfParams(0.05, 0.001, 0.10, 0.005, 0.04, 0.002, 2.0)
 INIT = 128

@@ -13,9 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
 
-# Before Lucid is loaded: what was decided is frozen at run time, too (lucid/core/frozen.py).
-os.environ.setdefault("LUCID_FROZEN", "1")
-
 from json_schemas import FOLDER, Recorder, name_of, trouble_with
 
 pytest_plugins = ["mutants.choice", "skips", "times.choice", "times.plugin"]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
@@ -398,9 +400,9 @@ class FakeSlurm:
             self.update(job_id, changes.first)
             record = self.records[job_id]
         given = {key: getattr(changes, key) for key in WRITTEN if getattr(changes, key) is not None}
-        if any(given.get(key) == "" for key in PER_GPU) and not replace(record.request, **given).emptied:
+        if any(given.get(key) == "" for key in PER_GPU) and not structs.replace(record.request, **given).emptied:
             raise ActionRefused("Invalid generic resource (gres) specification")
-        request = replace(record.request, **given)
+        request = structs.replace(record.request, **given)
         says_when = changes.start_now or changes.start_at_s is not None or bool(given.keys() & {*PER_GPU})
         if given.keys() & {*GPU_FIELDS} and not says_when and ";held=1" in record.admin_comment:
             self._set(job_id, comment=f"{record.comment} lucid:resized".strip())  # as job_submit.lua does
@@ -411,14 +413,14 @@ class FakeSlurm:
             # job_submit.lua takes it for a change of its user's
             self._set(job_id, comment=f"{record.comment} lucid:resized".strip())
         if changes.num_cpus is not None:
-            request = replace(request, num_cpus=changes.num_cpus)
+            request = structs.replace(request, num_cpus=changes.num_cpus)
             self._set(job_id, cpus=changes.num_cpus)
         if changes.mem_node_mib is not None:
-            request = replace(request, exact_mem=True)
+            request = structs.replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)
         nodes = changes.num_nodes or record.min_nodes
         if changes.num_nodes is not None:
-            request = replace(request, max_nodes=changes.max_nodes or changes.num_nodes)
+            request = structs.replace(request, max_nodes=changes.max_nodes or changes.num_nodes)
         self._set(job_id, min_nodes=nodes)
         times = {"tres_per_node": nodes if changes.num_nodes is not None else 1}
         asked = sum(gpu_count(getattr(request, key)) * times.get(key, 1) for key in GPU_FIELDS)

@@ -30,9 +30,7 @@ def idle_summary(site: Site, job_id: str) -> None:
 def bounded_site(folder: Path) -> Site:
     """With a starvation bound of two hours."""
     site = Site(folder)
-    fairness = site.settings.policy.fairness.model_copy(update={"beyond_plain_s": 7200.0})
-    policy = site.settings.policy.model_copy(update={"fairness": fairness})
-    site.settings = site.settings.model_copy(update={"policy": policy})
+    site.settings = site.settings.changed({"policy.fairness.beyond_plain_s": 7200.0})
     site.start()
     return site
 

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from benchmarks.calibrate.suite import Workload, pairs_of, workload_of
 from benchmarks.calibrate.tables import Alone, Together
-from lucid.core.checked import profile_from_dict, profile_to_dict
+from lucid.core.codec import from_json, to_json
 from lucid.core.gpu import GpuReading
+from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
 from lucid.profiler.samples import GpuSample, Sample
@@ -143,7 +144,7 @@ class Calibration:
         for workload in self._workloads:
             result = self._results.get(workload.key, {})
             if "profile" in result:
-                found.append(Alone(workload, float(result["speeds"][0]), profile_from_dict(result["profile"])))
+                found.append(Alone(workload, float(result["speeds"][0]), from_json(JobProfile, result["profile"])))
         return found
 
     def together(self) -> list[Together]:
@@ -214,7 +215,7 @@ class Calibration:
             found = summarise(series, task.key, "", [self._gpu], samples, amp=task.workloads[0].amp).profile
             if found is None:
                 raise _WorkerFailed("the GPU stayed idle: was the job on it?")
-            return {**result, "profile": profile_to_dict(found)}
+            return {**result, "profile": to_json(found)}
         points = series.points
         return {
             **result,

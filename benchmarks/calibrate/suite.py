@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import ConfigError
 
 __all__ = ["MODELS", "Nominal", "Workload", "pairs_of", "suite", "workload_of"]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Nominal:
+class Nominal(Struct, frozen=True):
     """What a workload is reckoned to use of a 24 GiB card, for the synthetic table only: % of time with a kernel,
     % of time with memory traffic, MiB. Chosen by us to cover the range that the kinds are known for; measured by
     nobody."""
@@ -22,8 +22,7 @@ class Nominal:
     mem_mib: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """One configuration. ``dataset`` says what the (random) data looks like; all data is made in memory."""
 
     model: str

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from benchmarks.calibrate.suite import Workload, pairs_of, suite
 from lucid.binder.contention import contention_speeds
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import read_pairs, read_profiles
@@ -35,8 +36,7 @@ _LEAST_MEM_MIB = 24576.0
 _SYNTHETIC = "synthetic: contention model"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(Struct, frozen=True):
     """What a table was measured on, and how the pairs shared. All words; empty where unknown."""
 
     source: str
@@ -46,8 +46,7 @@ class Circumstances:
     date: str = ""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(Struct, frozen=True):
     """One workload alone: steps a second, and its profile."""
 
     workload: Workload
@@ -55,8 +54,7 @@ class Alone:
     profile: JobProfile
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """Two workloads at once: speeds relative to alone, and the card's readings with both."""
 
     first: Workload

@@ -23,7 +23,7 @@ from lucid.simulator.traces.synth import synthesise
 __all__ = ["COUNTS", "HOT", "REPO", "cold_plan", "command", "replay", "warm_cycle"]
 
 REPO: Final = Path(__file__).resolve().parents[2]
-HEAVY: Final = ("matplotlib", "numpy", "optuna", "pandas", "pydantic", "scipy", "sklearn", "textual")
+HEAVY: Final = ("matplotlib", "numpy", "optuna", "pandas", "scipy", "sklearn", "textual")
 """Libraries that take a tenth of a second or more to import."""
 _MONTH: Final = "month-small"
 _MEMORY_JOBS: Final = 4_000

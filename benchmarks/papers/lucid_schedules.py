@@ -13,7 +13,7 @@ from benchmarks.papers.row import Row
 from benchmarks.quality import ESTIMATES
 from benchmarks.timeaware import synthetic
 from lucid.config.load import settings_from
-from lucid.simulator.published_semantics import Semantics
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.scenario import Scenario
 
 __all__ = ["MONTHS", "over_tiresias", "packs", "scenes", "why_p0", "with_rules"]

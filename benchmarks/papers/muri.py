@@ -18,7 +18,7 @@ from benchmarks.papers.lucid_schedules import with_rules
 from benchmarks.papers.replays import columns, folder_of, hours, on_nodes, p99_jct_h, published_json, replayed
 from benchmarks.papers.row import Row
 from benchmarks.timeaware import synthetic
-from lucid.simulator.published_semantics import Semantics
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 
 __all__ = ["ablations", "kinds", "lucid_beside_fifo", "ratios", "traces"]

@@ -21,7 +21,7 @@ from benchmarks.papers.row import Row
 from lucid.config.load import settings_from
 from lucid.orchestrator.policies.rounds.marginal import OptimusJob, allocate
 from lucid.orchestrator.policies.rounds.optimus_models import SpeedModel
-from lucid.simulator.published_semantics import Semantics
+from lucid.simulator.cluster.state import Semantics
 
 __all__ = ["elastic", "elastic_parts", "optimus"]
 

@@ -21,7 +21,7 @@ from benchmarks.papers.row import Row
 from lucid.config.load import settings_from
 from lucid.core.job import Running
 from lucid.simulator.cluster.cluster import SimulatedCluster
-from lucid.simulator.published_semantics import Semantics
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.scenario import simulate
 
 __all__ = ["interference", "intervals", "loads"]
@@ -106,16 +106,16 @@ class _Slowing(SimulatedCluster):
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         found = super().apply(*args, **kwargs)
         wide: dict[str, list[str]] = {}
-        for job_id, live in self._live.items():
+        for job_id, live in self.jobs.live.items():
             view = live.view
             if isinstance(view, Running) and len(view.placement) > 1:
                 for part in view.placement:
                     wide.setdefault(part.node, []).append(job_id)
         slowed = {job_id for members in wide.values() if len(members) > 1 for job_id in members}
-        for job_id, live in self._live.items():
+        for job_id, live in self.jobs.live.items():
             speed = 1.0 - self.slower if job_id in slowed else 1.0
             if isinstance(live.view, Running) and live.speed != speed:
-                self._catch_up(live)
+                self.jobs.catch_up(live)
                 live.speed = speed
-                self._schedule_end(live)
+                self.jobs.schedule_end(live)
         return found

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import Absent
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import NodeShape, sized_vcs
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.read import read_trace
 

@@ -12,16 +12,11 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from types import NoneType
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
-from lucid.config.load import Settings
+from lucid.config.load import SIMULATED, Settings
 from lucid.config.policy import LIVE_DEFAULTS
-from lucid.config.section import is_fixed, of_simulations
+from lucid.config.section import Section, allowed, is_table, keys_of
 
 __all__ = ["field_texts", "settings_example", "settings_reference"]
 
@@ -51,7 +46,6 @@ _EXAMPLE: Final = """\
 #   vc-a = "observe"
 """
 _ORDER: Final = ("daemon", "slurm", "policy", "models", "efficiency", "web", "overheads")
-_BOUNDS: Final = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,8 @@ class _Key:
     says: str
     """What the table is about."""
     name: str
-    field: FieldInfo
+    kind: Any
+    default: Any
     about: str
     """The text below the field."""
     simulated: bool
@@ -68,7 +63,7 @@ class _Key:
 
 def settings_reference() -> str:
     """The page, in Markdown."""
-    keys = [*_keys(Settings, "", simulated=False)]
+    keys = [*_keys(Settings())]
     parts = [_HEAD]
     for simulated in (False, True):
         parts += [_SIMULATIONS] if simulated else []
@@ -82,7 +77,7 @@ def settings_reference() -> str:
 def settings_example() -> str:
     """An example of lucid.toml: every key that lucidd reads, behind a #, with its meaning and its default."""
     parts = [_EXAMPLE]
-    live = [key for key in _keys(Settings, "", simulated=False) if not key.simulated]
+    live = [key for key in _keys(Settings()) if not key.simulated]
     tables = dict.fromkeys(key.table for key in live)
     for table in sorted(tables, key=lambda name: _ORDER.index(name.partition(".")[0])):
         some = [key for key in live if key.table == table]
@@ -91,10 +86,9 @@ def settings_example() -> str:
 
 
 def _example_of(key: _Key) -> str:
-    live = LIVE_DEFAULTS.get(key.table.removeprefix("policy."), {}) if key.table.startswith("policy.") else {}
-    value = live.get(key.name, key.field.get_default(call_default_factory=True))
+    value = LIVE_DEFAULTS.get(f"{key.table}.{key.name}".removeprefix("policy."), key.default)
     given = f"#{key.name} =" + ("" if value is None else f" {_toml(value)}")
-    values = _allowed(key.field).replace("`", "")
+    values = allowed(key.kind).replace("`", "")
     return f"{_comment(_says(key.about))}\n# Values: {values}{'; unset by default' * (value is None)}\n{given}\n"
 
 
@@ -103,25 +97,21 @@ def _comment(text: str) -> str:
     return "\n".join(textwrap.wrap(plain, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False))
 
 
-def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[_Key]:
-    inner: list[tuple[str, type[BaseModel], bool]] = []
-    texts = field_texts(section)
-    for name, field in section.model_fields.items():
-        if is_fixed(section, name):
-            continue
-        only = simulated or of_simulations(section, name) is not None
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            inner.append((f"{table}.{name}".lstrip("."), kind, only))
-        else:
-            yield _Key(table, " ".join((section.__doc__ or "").split()), name, field, texts.get(name, ""), only)
-    for name, kind, only in inner:
-        yield from _keys(kind, name, simulated=only)
+def _keys(section: Section, table: str = "") -> Iterator[_Key]:
+    says, texts, kinds = " ".join((section.__doc__ or "").split()), field_texts(type(section)), keys_of(type(section))
+    for name, kind in kinds.items():
+        key = f"{table}.{name}".lstrip(".")
+        if not is_table(kind):
+            simulated = key in SIMULATED or table in SIMULATED
+            yield _Key(table, says, name, kind, getattr(section, name), texts.get(name, ""), simulated)
+    for name, kind in kinds.items():
+        if is_table(kind):
+            yield from _keys(getattr(section, name), f"{table}.{name}".lstrip("."))
 
 
 def _table(keys: list[_Key]) -> str:
     entries = [
-        _wrapped(f"- `{key.name}` ({_default(key.field)}; {_allowed(key.field)}): {_says(key.about)}", "  ")
+        _wrapped(f"- `{key.name}` ({_default(key.default)}; {allowed(key.kind)}): {_says(key.about)}", "  ")
         for key in keys
     ]
     return "\n".join([f"### [{keys[0].table}]", "", _wrapped(keys[0].says), "", *entries, ""])
@@ -131,8 +121,7 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 150, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
+def _default(value: Any) -> str:
     return "unset" if value is None else f"`{_toml(value)}`"
 
 
@@ -142,43 +131,11 @@ def _toml(value: Any) -> str:
     return "{}" if value == {} else json.dumps(value)
 
 
-def _allowed(field: FieldInfo) -> str:
-    """The values that a key may have, in words."""
-    kinds = [kind for kind in (get_args(field.annotation) or [field.annotation]) if kind is not NoneType]
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(f"`{_toml(value)}`" for value in get_args(field.annotation))
-    kind = field.annotation if get_origin(field.annotation) in (dict, tuple) else kinds[0]
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return " or ".join(f"`{_toml(str(value))}`" for value in kind)
-    if kind is bool:
-        return "`true` or `false`"
-    if get_origin(kind) is tuple:
-        return "list of texts"
-    if get_origin(kind) is dict:
-        return "table of " + _allowed_in(get_args(kind)[1])
-    bounds = [
-        f"{words} {getattr(bound, name):g}"
-        for bound in field.metadata
-        for name, words in _BOUNDS
-        if hasattr(bound, name)
-    ]
-    number = {int: "whole number", float: "number", str: "text"}[kind]  # type: ignore[index]
-    return " ".join([number, " and ".join(bounds)]).strip()
-
-
-def _allowed_in(kind: Any) -> str:
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return " or ".join(f"`{_toml(str(value))}`" for value in kind)
-    if get_origin(kind) is Literal:
-        return " or ".join(f"`{value}`" for value in get_args(kind))
-    return "texts" if kind is str else "numbers"
-
-
 def _says(about: str) -> str:
     return " ".join(about.replace("``", "`").split())
 
 
-def field_texts(section: type[BaseModel]) -> dict[str, str]:
+def field_texts(section: type[Section]) -> dict[str, str]:
     """The text below each field, by the field's name."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(body, ast.ClassDef)

@@ -1,4 +1,4 @@
-"""Rows and typed cells for all readers of job logs, with exact positions in errors."""
+"""Rows and typed cells for all readers of job logs and of tables beside a trace, with exact positions in errors."""
 
 from __future__ import annotations
 
@@ -323,3 +323,29 @@ def bad_encoding(cells: Sequence[str], names: Sequence[str]) -> BadCell | None:
             remedy = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
             return BadCell(name, cell, "is not UTF-8", remedy, "not UTF-8")
     return None
+
+
+def table_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV that has at least these columns (``a or b``: one of the two), each with its line.
+
+    Raises: TraceError: it cannot be read, or lacks a column; the message ends in ``remedy``."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            names = reader.fieldnames or ()
+            missing = [name for name in columns if not {*name.split(" or ")} & {*names}]
+            if missing:
+                found = ", ".join(names) or "nothing"
+                raise TraceError(f"{path}: line 1: no column {', '.join(missing)} (found: {found}); {remedy}")
+            for row in reader:
+                yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: cannot be read: {error}; {remedy}") from None
+
+
+def number(text: str | None) -> float:
+    """The number in a cell; NaN where it holds none."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return math.nan

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lucid.binder.candidates import Candidate, Candidates
-from lucid.binder.rules import ALL_HOLD, MEMORY, SPEED, Comparisons, Guest
+from lucid.binder.rules import ORDER, Comparisons, Guest, Verdict
 from lucid.core.job import Job, Pending, Restarts, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
@@ -19,8 +19,10 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import (
     BestPartner,
     DistributedAlone,
+    GpuMemory,
     InSlots,
     NotMeasured,
+    PairSpeed,
     SameGpus,
     SameUser,
     Shareable,
@@ -179,18 +181,18 @@ class Binder:
         may_restart = self._compared.may_restart(entry.job)
         guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, waits, duration_s)
         last = candidates.last(gss - score)
-        best: Candidate | None = None
-        furthest: Candidate | None = None
-        best_speed, furthest_failed, qualified = 0.0, -1, 0
+        best: tuple[Candidate, Verdict] | None = None
+        furthest: tuple[Candidate, Verdict] | None = None
+        qualified = 0
         for other in self._in_reach(guest, candidates.lasting, last, fenced):
-            failed, speed = self._compared.judge(guest, other)
-            if failed < ALL_HOLD:
-                if failed > furthest_failed:
-                    furthest, furthest_failed = other, failed
+            found = self._compared.judge(guest, other)
+            if found.refusal is not None:
+                if furthest is None or found.failed > furthest[1].failed:
+                    furthest = other, found
                 continue
             qualified += 1
-            if best is None or speed > best_speed:
-                best, best_speed = other, speed
+            if best is None or found.speed > best[1].speed:
+                best = other, found
             if self._settings.partner == "first":
                 last = other.number
                 break
@@ -198,18 +200,20 @@ class Binder:
             self._note_changes(guest, candidates, last, fenced)
         same = SameGpus(entry.job.gpus, len(candidates))
         if best is not None:
-            choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
-            return best.entry, (same, *self._compared.reasons(guest, best), choice)
-        self.too_slow = furthest_failed >= SPEED
-        if furthest_failed <= MEMORY:
+            partner, found = best
+            choice = BestPartner(partner.entry.job.id, found.speed, qualified, self._settings.partner)
+            return partner.entry, (same, ShareScores(score, partner.score, gss), *found.comparisons, choice)
+        failed = -1 if furthest is None else furthest[1].failed
+        self.too_slow = failed >= ORDER.index(PairSpeed)
+        if failed <= ORDER.index(GpuMemory):
             for other in self._in_reach(guest, candidates.ending, last, fenced):
-                if self._compared.fit(guest, other):  # it fails the next rule
-                    furthest = other
+                fits = self._compared.fit(guest, other)  # it fails the next rule
+                if fits or furthest is None or other.number < furthest[0].number:
+                    furthest = other, self._compared.judge(guest, other)
+                if fits:
                     break
-                if furthest is None or other.number < furthest.number:
-                    furthest = other
-        if furthest is not None:
-            return None, (same, self._compared.reasons(guest, furthest)[-1])
+        if furthest is not None and furthest[1].refusal is not None:
+            return None, (same, furthest[1].refusal)
         too_much = candidates.heavy(gss - score, fenced)
         if too_much is not None:
             return None, (same, ShareScores(score, too_much.score, gss))

@@ -16,7 +16,8 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import Running
 from lucid.core.reasons.sharing import Calm
 from lucid.core.times import past
@@ -113,8 +114,7 @@ _DAY_S = 86400.0
 comes."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class CalmSince:
+class CalmSince(Struct, frozen=True):
     """Since when a VC has been calm (``at_s``), handed from plan to plan; ``None`` while it is not. The first plan
     counts as the beginning."""
 

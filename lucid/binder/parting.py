@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from lucid.core.decision import Requeue
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Restarts, Running, may_restart
 from lucid.core.node import Node
 from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import GpuMemory, SeenSpeed, Stable
 from lucid.core.snapshot import Partition
 
+PART_BELOW_SPEED = 0.5
+"""A pair is parted in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
+sooner one after the other. Parting costs the leaver its progress, so it lies well below ``least_pair_speed``."""
 
-@frozen_dataclass(frozen=True, slots=True)
-class Parting:
+
+class Parting(Struct, frozen=True):
     """The job to take off its partner's GPUs, and why."""
 
     entry: Running
@@ -26,7 +30,7 @@ class Partings:
 
     - a job has shown an unstable pattern: it leaves;
     - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
-    - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
+    - a job was measured to run slower than ``PART_BELOW_SPEED``: the one that began later leaves, which has less
       to lose.
 
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
@@ -35,8 +39,7 @@ class Partings:
     A pair that stays is checked again only when something new was measured of one of its jobs. Hundreds of pairs run,
     and few change between two plans."""
 
-    def __init__(self, part_below_speed: float, restarts: Restarts) -> None:
-        self._part_below_speed = part_below_speed
+    def __init__(self, restarts: Restarts) -> None:
         self._restarts: Restarts = restarts
         self._quiet: Partition | None = None
         """The partition as it was when no rule parted a pair."""
@@ -51,7 +54,7 @@ class Partings:
             mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
             telling = _telling(running) if fresh else ()
             changed = [entry for entry in telling if id(entry) in mine or entry.job.id in beside]
-        found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
+        found = _partings(changed, running, nodes, self._restarts)
         self._quiet = None if found else partition
         return found
 
@@ -72,7 +75,6 @@ def _partings(
     paired: Sequence[Running],
     running: Sequence[Running],
     nodes: Sequence[Node],
-    part_below_speed: float,
     restarts: Restarts,
 ) -> list[Parting]:
     found: list[Parting] = []
@@ -86,7 +88,7 @@ def _partings(
             partner = by_id.get(entry.partner or "")
             if partner is None or entry.job.id in done:
                 continue
-            for why, leavers in rule(entry, partner, capacity, part_below_speed):
+            for why, leavers in rule(entry, partner, capacity):
                 for leaver in leavers:
                     may = may_restart(leaver.job, restarts)
                     if may:
@@ -99,12 +101,12 @@ def _partings(
 _Found = Iterator[tuple[Reason, tuple[Running, ...]]]
 
 
-def _unstable(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+def _unstable(entry: Running, partner: Running, capacity: dict[str, float]) -> _Found:  # noqa: ARG001
     if entry.profile is not None and entry.profile.unstable:
         yield Stable(entry.job.id, True), (entry, partner)
 
 
-def _outgrows(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+def _outgrows(entry: Running, partner: Running, capacity: dict[str, float]) -> _Found:
     own, other = entry.profile, partner.profile
     if own is None or other is None or not own.mem_growing:
         return
@@ -114,9 +116,9 @@ def _outgrows(entry: Running, partner: Running, capacity: dict[str, float], boun
         yield fits, (entry, partner)
 
 
-def _slowed(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+def _slowed(entry: Running, partner: Running, capacity: dict[str, float]) -> _Found:  # noqa: ARG001
     if entry.profile is None or entry.profile.seen_speed is None or entry.profile.seen_beside != partner.job.id:
         return
-    fast = SeenSpeed(entry.job.id, partner.job.id, entry.profile.seen_speed, bound)
+    fast = SeenSpeed(entry.job.id, partner.job.id, entry.profile.seen_speed, PART_BELOW_SPEED)
     if not fast:
         yield fast, (entry, partner) if entry.start_s >= partner.start_s else (partner, entry)

@@ -1,15 +1,14 @@
-"""``Comparisons``: the rules between two jobs that would share GPUs, as a verdict and as reasons.
-
-A verdict is asked for every candidate of every waiting job, reasons for at most one of them."""
+"""``Comparisons``: the rules between two jobs that would share GPUs. One list gives verdict and reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from lucid.binder.candidates import Candidate
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, JobProfile, Pending, Restarts, may_restart
 from lucid.core.ledger import Ledger
 from lucid.core.ports import PairSpeeds, Predictor
@@ -22,7 +21,6 @@ from lucid.core.reasons.sharing import (
     PairWork,
     PartnerLeaves,
     PartnerOutlasts,
-    ShareScores,
 )
 from lucid.core.times import reached
 
@@ -33,25 +31,34 @@ if TYPE_CHECKING:
 _SPEED_ERROR: Final = 0.15
 """How much slower than expected a pair may turn out: the worst plausible error of a measured pair model."""
 
+LEAST_WORK: Final = 1.1
+"""A job that would otherwise wait takes a partner slower than ``least_pair_speed`` at once where the speeds of both
+add up to this: the two then do more than one after the other. Else it must be expected to end before its partner, and
+waits before for what is missing of it, times twice as long as it would run there."""
 _WAITS_TIMES: Final = 2.0
 _LEAST_SPEED: Final = 0.01
 _JUDGE_AGAIN_S: Final = 60.0
 """The steps in which a job that waits for a slower partner is tried again."""
 
-MEMORY, OUTLASTS, _HOST, _LEAVES, SPEED, _WORK, _HARM, ALL_HOLD = range(8)
-"""The rules, in order: a verdict names the one that fails first. (Share scores are compared beforehand.)"""
+ORDER: Final = (GpuMemory, PartnerOutlasts, HostFits, PartnerLeaves, PairSpeed, PairWork, PairHarm)
+"""The rules, in order. (Share scores are compared beforehand.)"""
 
 
 class Verdict(NamedTuple):
-    """The rule that fails first, or ``ALL_HOLD``, in which case ``speed`` is the sum of the pair's expected
-    speeds."""
+    """The comparisons of a pair, in order, up to the first that fails; the sum of its expected speeds (2.0 where
+    nothing is known); and the comparison that fails, ``None`` where all hold."""
 
-    failed: int
-    speed: float = 0.0
+    comparisons: Sequence[Reason]
+    speed: float
+    refusal: Reason | None
+
+    @property
+    def failed(self) -> int:
+        """The place in ``ORDER`` of the rule that fails; that behind the last one where all hold."""
+        return len(ORDER) if self.refusal is None else ORDER.index(type(self.refusal))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Guest:
+class Guest(Struct, frozen=True):
     """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
     otherwise wait, and has done so since ``since_s``; then ``duration_s`` is its expected run time alone."""
 
@@ -99,87 +106,59 @@ class Comparisons:
         return guest.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
 
     def judge(self, guest: Guest, other: Candidate) -> Verdict:
-        """The verdict on a start beside a job that lasts, by bare numbers; the rules are those of ``reasons``."""
-        settings, job = self._settings, guest.entry.job
-        if not self.fit(guest, other):
-            return _VERDICTS[MEMORY]
-        if self._asks_host(guest) and not self._ledger.host_fits(other.index, job, job.gpus):
-            return _VERDICTS[_HOST]
-        if settings.priority_ratio is not None and not guest.value <= settings.priority_ratio * other.value:
-            return _VERDICTS[_LEAVES]
-        found = self._pair_speed(guest, other)
-        own, its = _speeds(found)
-        if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
-            return _VERDICTS[SPEED]
-        if guest.waits and own + its < settings.waiting_pair_work:
-            work = self._work(guest, other, own, its)
-            if not work:
-                at_s = other.outlived_s if work.needs_s is None else guest.since_s + work.needs_s
-                if at_s > self._now_s:
-                    self.changes_s = min(self.changes_s, at_s)
-                return _VERDICTS[_WORK]
-        if not (self._parts(guest, other) or self._harm(other, own, its)):
-            return _VERDICTS[_HARM]
-        return Verdict(ALL_HOLD, own + its)
-
-    def reasons(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
-        """The comparisons between two jobs as reasons, up to the first that fails."""
+        """The verdict on a start beside a job. A rule without a limit is left out."""
         made: list[Reason] = []
-        for reason in self._all(guest, other):
-            made.append(reason)
-            if not reason:
-                break
-        return tuple(made)
+        for comparison, speed in self._rules(guest, other):
+            made.append(comparison)
+            if not comparison:
+                return Verdict(made, speed, comparison)
+        return Verdict(made, speed, None)
 
-    def _all(self, guest: Guest, other: Candidate) -> Iterator[Reason]:
-        """The comparisons of all rules, in order. A rule without a limit is left out."""
+    def _rules(self, guest: Guest, other: Candidate) -> Iterator[tuple[Reason, float]]:
+        """The comparisons, each with the sum of the speeds as far as they are known by then."""
         settings, job, other_id = self._settings, guest.entry.job, other.entry.job.id
-        yield ShareScores(guest.score, other.score, guest.gss)
-        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
-        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
-        if self._asks_host(guest):
-            yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus))
+        both = 2.0
+        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib), both
+        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s), both
+        if self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0):
+            yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus)), both
         if settings.priority_ratio is not None:
-            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio)
-        found = self._pair_speed(guest, other)
+            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio), both
+        found = self.pair_speed(guest.profile, other.entry.profile)
         own, its = found if isinstance(found, tuple) else (None, None)
-        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
-        speeds = _speeds(found)
+        speeds = found if isinstance(found, tuple) else (1.0, 1.0)
+        both = sum(speeds)
+        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed"), both
         # above both limits it says nothing
-        if guest.waits and sum(speeds) < max(settings.waiting_pair_work, settings.least_pair_speed * 2):
-            yield self._work(guest, other, *speeds)
-        if not self._parts(guest, other):
-            yield self._harm(other, *speeds)
+        if guest.waits and both < max(LEAST_WORK, settings.least_pair_speed * 2):
+            work = self._work(guest, other, *speeds)
+            if not work:
+                self._note_changes(guest, other, work)
+            yield work, both
+        if not (guest.may_restart or self.may_restart(other.entry.job)):
+            yield PairHarm(other_id, max(min(speeds) - _SPEED_ERROR, 0.0), settings.unparted_harm), both
+
+    def _note_changes(self, guest: Guest, other: Candidate, work: PairWork) -> None:
+        at_s = other.outlived_s if work.needs_s is None else guest.since_s + work.needs_s
+        if at_s > self._now_s:
+            self.changes_s = min(self.changes_s, at_s)
 
     def _work(self, guest: Guest, other: Candidate, own: float, its: float) -> PairWork:
         """The comparison that says whether a waiting job takes this partner, by what the two do together, or by how
         long it has waited."""
         needs_s = self._needs_s(guest, own, its) if _ends_first(guest, other, own, its) else None
-        least, waited_s = self._settings.waiting_pair_work, self._now_s - guest.since_s
-        return PairWork(other.entry.job.id, own + its, least, waited_s, needs_s)
-
-    def _parts(self, guest: Guest, other: Candidate) -> bool:
-        """Whether one of the two may be started over, so that the pair can be parted."""
-        return guest.may_restart or self.may_restart(other.entry.job)
-
-    def _harm(self, other: Candidate, own: float, its: float) -> PairHarm:
-        return PairHarm(other.entry.job.id, _worst(own, its), self._settings.unparted_harm)
+        waited_s = self._now_s - guest.since_s
+        return PairWork(other.entry.job.id, own + its, LEAST_WORK, waited_s, needs_s)
 
     def _needs_s(self, guest: Guest, own: float, its: float) -> float:
         """How long the job must have waited to take this partner. At half speed each a pair saves nothing, and the
         job delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a
         time is expected to last for as long again."""
-        missing = max(self._settings.waiting_pair_work - own - its, 0.0)
+        missing = max(LEAST_WORK - own - its, 0.0)
         if not missing:
             return 0.0
         needs_s = _WAITS_TIMES * missing * guest.duration_s / max(own, _LEAST_SPEED)
         return ceil(needs_s / _JUDGE_AGAIN_S) * _JUDGE_AGAIN_S
-
-    def _asks_host(self, guest: Guest) -> bool:
-        return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)
-
-    def _pair_speed(self, guest: Guest, other: Candidate) -> PairSpeeds:
-        return self.pair_speed(guest.profile, other.entry.profile)
 
     def pair_speed(self, guest: JobProfile | None, host: JobProfile | None) -> PairSpeeds:
         """The predictor's answer on two measured jobs on the same GPUs."""
@@ -192,16 +171,3 @@ def _ends_first(guest: Guest, other: Candidate, own: float, its: float) -> bool:
     """Whether the guest is expected to end before its partner. Else at half speed both end later, and nobody
     earlier."""
     return guest.duration_s * its <= other.remaining_s * own
-
-
-def _speeds(found: PairSpeeds) -> tuple[float, float]:
-    """Expected speeds of a pair; full speed where the predictor has no opinion."""
-    return found if isinstance(found, tuple) else (1.0, 1.0)
-
-
-def _worst(own: float, its: float) -> float:
-    """The lowest plausible speed of either job."""
-    return max(min(own, its) - _SPEED_ERROR, 0.0)
-
-
-_VERDICTS = tuple(Verdict(rule) for rule in range(ALL_HOLD))

@@ -5,11 +5,12 @@ longer than two seconds."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,6 +55,44 @@ class Table(rich.table.Table):
     def add_column(self, header: RenderableType = "", *rest: Any, **options: Any) -> None:
         """Add a column, its header shown too."""
         super().add_column(shown(header) if isinstance(header, str) else header, *rest, **options)
+
+
+def table(
+    columns: Iterable[str], rows: Iterable[Sequence[RenderableType | None]], *, unwrapped: int = 0, **options: Any
+) -> Table:
+    """A table. Columns whose title begins with ``>`` are flush right; the first ``unwrapped`` ones keep to one
+    line."""
+    made = Table(**options)
+    for number, title in enumerate(columns):
+        right = title.startswith(">")
+        made.add_column(title.removeprefix(">"), justify="right" if right else "left", no_wrap=number < unwrapped)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def answer(
+    data: Any,
+    as_json: bool,
+    words: Iterable[RenderableType | tuple[str, bool]],
+    *,
+    wraps: bool = False,
+    indent: int | None = 1,
+) -> None:
+    """Print what a command found: ``data`` as JSON, else ``words``: tables and lines, or lines with whether each is
+    fainter, made while they are printed. ``data`` may be a function that makes it. ``wraps``: lines are broken to the
+    console's width. ``indent``: of the JSON; ``None``: one line."""
+    if as_json:
+        say(json.dumps(data() if callable(data) else data, indent=indent))
+        return
+    console = stdout_console()
+    for one in words:
+        if isinstance(one, tuple):
+            say(one[0], dim=one[1])
+        elif isinstance(one, str) and not wraps:
+            say(one)
+        else:
+            console.print(one, highlight=False)
 
 
 def styled(text: str, style: str = "") -> rich.text.Text:
@@ -147,21 +186,5 @@ def many_bars() -> Iterator[ManyReport]:
 @contextmanager
 def progress(words: str) -> Iterator[Report]:
     """A context with a bar that appears once the work has taken two seconds, and is gone when it ends."""
-    bar = _bars()
-    task = bar.add_task(words, total=None)
-    began_s = time.monotonic()
-    shown = False
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - began_s >= _QUIET_S:
-            bar.start()
-            shown = True
-        if shown:
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        if shown:
-            bar.stop()
+    with many_bars() as report:
+        yield lambda done, total: report(words, done, total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -212,7 +211,6 @@ with_examples(lucidctl, "")
 def main() -> None:
     """Run ``lucidctl``; errors that Lucid raises on purpose end in one message and their own exit code."""
     warn_on_stderr()
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for one reads a file of each package
     try:
         lucidctl(standalone_mode=True, prog_name="lucidctl")
     except LucidError as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from msgspec import Meta, field
 
-from lucid.config.section import Section, defaults, fixed
+from lucid.config.section import NotNegative, Positive, Section
 from lucid.places import HEARTBEAT, STATE_DIR, Mode
 
 
-class ModelSettings(Section):
+class ModelSettings(Section, frozen=True, kw_only=True):
     """Learned models: where they are kept, what they learn from, and when they are trained again.
 
     Paths are relative to the folder of the configuration file."""
@@ -21,7 +21,7 @@ class ModelSettings(Section):
     jobs: str | None = None
     """Log of finished jobs (sacct lines or CSV): durations. lucidd's own, where none is named: jobs.csv in
     daemon.state_dir, which it writes."""
-    every_h: float = Field(6.0, ge=0)
+    every_h: NotNegative = 6.0
     """How often lucidd looks whether a training is due, hours; 0: never (cron does, or nobody)."""
     profiles: str | None = None
     """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
@@ -29,10 +29,6 @@ class ModelSettings(Section):
     """CSV of configurations measured together."""
     bins: str | None = None
     """CSV of submissions per bin of time: throughput."""
-    new_jobs: int = fixed(1000, ge=1)
-    """Finished jobs not yet learned from that call for training."""
-    most_age_days: float = fixed(7.0, gt=0)
-    """A version older than this calls for training."""
 
 
 class Publish(StrEnum):
@@ -44,7 +40,7 @@ class Publish(StrEnum):
     """Only lucidd's user and root see the queue: where Slurm's PrivateData has jobs."""
 
 
-class SlurmSettings(Section):
+class SlurmSettings(Section, frozen=True, kw_only=True):
     """How the daemon talks to Slurm."""
 
     client: Literal["command", "pyslurm"] = "command"
@@ -52,23 +48,20 @@ class SlurmSettings(Section):
     no part of Lucid). Over pyslurm lucidd observes and orders, and needs the commands besides."""
     prefix: tuple[str, ...] = ()
     """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
-    timeout_s: float = Field(20.0, gt=0)
+    timeout_s: Positive = 20.0
     """A command that takes longer counts as no answer, s."""
-    poll_busy_s: float = Field(1.0, gt=0)
+    poll_busy_s: Positive = 1.0
     """Seconds between looks while jobs wait for Lucid or are being profiled."""
-    poll_idle_s: float = Field(7.0, ge=1)
+    poll_idle_s: Annotated[float, Meta(ge=1)] = 7.0
     """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
     nodes_every_s at most 13 requests a minute; below 6, more."""
-    nodes_every_s: float = Field(30.0, ge=1)
+    nodes_every_s: Annotated[float, Meta(ge=1)] = 30.0
     """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
-    writes_per_cycle: int = Field(60, ge=8)
+    writes_per_cycle: Annotated[int, Meta(ge=8)] = 60
     """Most commands that change something in one cycle; the rest waits for the next. A quarter of them, four at the
     least, is kept for putting jobs right that Slurm did not start, or that are to be released."""
-    start_grace_s: float = Field(30.0, gt=0)
+    start_grace_s: Positive = 30.0
     """A released job that has not started by then is taken back and decided anew."""
-    start_tries: int = fixed(2, ge=1)
-    """A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
-    alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
 
     @property
     def packs(self) -> bool:
@@ -86,71 +79,56 @@ class SlurmSettings(Section):
         )
 
 
-class PoolSettings(Section):
+class PoolSettings(Section, frozen=True, kw_only=True):
     """The VCs that lend GPUs to each other on Slurm. ``policy.lending`` says what they lend."""
 
     partition: str = ""
     """A partition over all nodes of these VCs, in which only lucidd starts jobs: what no VC's own partition allows.
     Its name is the pool's name, too."""
-    quotas: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    quotas: dict[str, Annotated[int, Meta(ge=1)]] = field(default_factory=dict)
     """GPUs to which each VC is entitled: { vc-a = 8, vc-b = 4 }. Only VCs named here lend and borrow."""
 
 
-class ElasticSettings(Section):
+class ElasticSettings(Section, frozen=True, kw_only=True):
     """Jobs whose users opted in to be resized (``lucid:elastic=`` in the comment), under a policy that resizes."""
 
     reports_dir: str = ""
     """Where such jobs report their progress (lucid-report), on a file system that their nodes and this host have; all
     users write there (mode 1777). Empty: nothing is resized, and a policy that must resize does not start."""
-    resize_every_s: float = Field(300.0, ge=0)
+    resize_every_s: NotNegative = 300.0
     """A job that was resized, or started, keeps its GPUs for at least so long."""
-    restart_s: float = Field(30.0, ge=0)
+    restart_s: NotNegative = 30.0
     """What a restart of such a job is taken to cost until one was measured, s: from the order to stop to the start on
     other GPUs. A job is not resized for less than its restart costs."""
-    silent_s: float = Field(900.0, gt=0)
+    silent_s: Positive = 900.0
     """A job that has not reported for so long while it runs keeps the GPUs that it has. After twice as long it goes
     back to as many as its user wrote."""
 
-    @field_validator("reports_dir")
-    @classmethod
-    def _absolute(cls, folder: str) -> str:
-        if folder and not folder.startswith("/"):
-            raise ValueError("must be an absolute path: the nodes' jobs and lucidd have to mean the same folder")
-        return folder
 
-
-class GpuHealthSettings(Section):
+class GpuHealthSettings(Section, frozen=True, kw_only=True):
     """GPUs that are not well (docs/gpu-health.md). What samplers see of them is reported in every mode."""
 
     leave_out: bool = True
     """In partitions in pack mode such a GPU gets no new start, by Lucid or by Slurm, until it is well again or a
     person returns it. Its node's other GPUs do. Off: Lucid tells only."""
-    most_share: float = Field(0.05, gt=0, le=1)
+    most_share: Annotated[float, Meta(gt=0, le=1)] = 0.05
     """The most of the cluster's GPUs that are left out by Lucid itself, and one at the least. Beyond it Lucid says so
     as loudly as it can: a broken sampler must not take a cluster away."""
-    most_of_node: float = fixed(0.5, gt=0, le=1)
-    """The same of the GPUs of one node."""
-    return_after_s: float = fixed(600.0, ge=0)
-    """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
-    node has booted anew where the fault calls for that."""
-    placeholder_s: float = fixed(900.0, ge=60)
-    """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
-    lucidd is gone for good the GPU is Slurm's again."""
 
 
-class DaemonSettings(Section):
+class DaemonSettings(Section, frozen=True, kw_only=True):
     """What lucidd looks after, and where it keeps its state."""
 
-    partitions: dict[str, Mode] = Field(default_factory=dict)
+    partitions: dict[str, Mode] = field(default_factory=dict)
     """Mode by partition (VC). lucidd leaves all other partitions alone."""
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
-    pool: PoolSettings = defaults(PoolSettings)
-    elastic: ElasticSettings = defaults(ElasticSettings)
-    gpu_health: GpuHealthSettings = defaults(GpuHealthSettings)
+    pool: PoolSettings = PoolSettings()
+    elastic: ElasticSettings = ElasticSettings()
+    gpu_health: GpuHealthSettings = GpuHealthSettings()
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
-    policies: dict[str, str] = Field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
     """Another policy for some of the partitions: { research = "pollux", sweeps = "muri-l" }. So users choose a policy
     by partition. ``policy`` decides in all others."""
     stay: tuple[str, ...] = ()
@@ -167,12 +145,12 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    lease_s: float = Field(15.0, ge=3)
+    lease_s: Annotated[float, Meta(ge=3)] = 15.0
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""
-    gpu_mem_mib: int = Field(24576, ge=1)
+    gpu_mem_mib: Annotated[int, Meta(ge=1)] = 24576
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
-    gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)
+    gpu_mem_mib_by_feature: dict[str, int] = field(default_factory=dict)
     """Memory of a GPU, MiB, on nodes with a feature: { a100 = 81920 }."""
     share_across_users: bool = False
     """Jobs of different users may share GPUs. Under MPS one user's program can hurt another's, and MPS serves one
@@ -180,18 +158,14 @@ class DaemonSettings(Section):
     mps: bool = True
     """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
     MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""
-    reuse_profiles_days: float = fixed(30.0, ge=0)
-    """A job of the same user, name and GPU count measured since then is not profiled again."""
-    catch_up_days: float = Field(7.0, ge=0)
+    catch_up_days: NotNegative = 7.0
     """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; at its first start,
     how much of the site's past its estimates begin with. 0: not at all."""
-    keep_days: float = Field(90.0, ge=1)
+    keep_days: Annotated[float, Meta(ge=1)] = 90.0
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
-    record_every_s: float = fixed(30.0, ge=0)
-    """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
-    record_mib: float = Field(200.0, ge=0)
+    record_mib: NotNegative = 200.0
     """Most that all records may take, MiB: the oldest go first. 0: none are written."""
-    first_guess_s: float = Field(3600.0, gt=0)
+    first_guess_s: Positive = 3600.0
     """Estimate of the run time of a job without a time limit, s, before any such job has ended."""
 
     def policy_of(self, partition: str) -> str:

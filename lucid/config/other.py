@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta
 
-from lucid.config.section import Section, fixed
+from lucid.config.section import Section
 
 
 class Anonymous(StrEnum):
@@ -29,12 +30,12 @@ class Others(StrEnum):
     """His own jobs alone; administrators see all."""
 
 
-class WebSettings(Section):
+class WebSettings(Section, frozen=True, kw_only=True):
     """The read-only pages beside lucidd (docs/web.md)."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = Field(8765, ge=0, le=65535)
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """Port to listen on; 0: any that is free."""
     socket: str = ""
     """A Unix socket to listen on instead: the reader is then the user at the other end of it."""
@@ -54,25 +55,11 @@ class WebSettings(Section):
     PrivateData has jobs, no job is shown to such a reader either way, unless this is everything."""
     metrics_token_file: str = ""
     """A file with a token: who sends it (Authorization: Bearer …) reads /metrics, though anonymous is nothing."""
-    rows: int = fixed(200, ge=10, le=2000)
-    """Rows of one page of the queue."""
 
 
-class EfficiencySettings(Section):
+class EfficiencySettings(Section, frozen=True, kw_only=True):
     """What `lucidctl efficiency` calls waste. Each bound is set so that ordinary work stays below it."""
 
-    days: float = fixed(7.0, gt=0)
-    """How far back the report, /metrics and the page look, days: one week shows every weekday once."""
-    idle_start_s: float = fixed(1800.0, ge=300)
-    """A GPU that did nothing from the start of its job for so long was idle from the start, s. Pulling a container,
-    staging a data set and compiling take up to a quarter of an hour; half an hour is twice that."""
-    idle_after_s: float = Field(3600.0, ge=300)
+    idle_after_s: Annotated[float, Meta(ge=300)] = 3600.0
     """A GPU that worked and then did nothing for so long was idle after activity, s. Evaluations on the CPU and
     checkpoints to slow storage take up to half an hour; an hour is twice that."""
-    empty_s: float = fixed(1800.0, ge=300)
-    """A GPU on which no process of its job stood for so long was allocated without a process, s."""
-    least_measured: float = fixed(0.5, gt=0, le=1)
-    """If less than this share of a job's GPU time was measured, the job counts as not measured. No waste
-    is reported for it."""
-    least_gpu_h: float = fixed(0.5, ge=0)
-    """Less waste of one kind in one job is not reported, GPU-hours."""

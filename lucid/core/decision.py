@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from lucid.core.frozen import frozen_dataclass
-from lucid.core.placement import Placement, show_placement
-from lucid.core.reason import Reason
-from lucid.core.snapshot import Versioned
+from msgspec import Struct, field
+
+from lucid.core.codec import from_json, to_json
+from lucid.core.placement import Placement, parse_placement, show_placement
+from lucid.core.reason import Reason, reason_to_dict
 
 
 def earliest(*times_s: float | None) -> float | None:
     """The first of some times; ``None`` stands for never."""
-    return min((time_s for time_s in times_s if time_s is not None), default=None)
+    return min([time_s for time_s in times_s if time_s is not None], default=None)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Start:
+class Decided:
+    """Base of all decisions."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Decision:
+        """The decision that ``decision_to_dict`` wrote.
+
+        Raises: KeyError: no such verb or kind of reason. ValueError: a field has another shape."""
+        given = {**data, "part": True} if data["verb"] == "part" else dict(data)
+        if "placement" in data:
+            given["placement"] = parse_placement(data["placement"])
+        return from_json(_KINDS[data["verb"]], given)
+
+
+class Start(Decided, Struct, frozen=True, omit_defaults=True):
     """Start a pending job on exactly these GPUs. In the profiling partition this starts its profiling run."""
 
     placement: Placement
@@ -41,15 +56,13 @@ class Start:
     """In a pool: the job's GPUs stay within its VC's quota. A job that joins another takes none of the quota."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Decided, Struct, frozen=True, omit_defaults=True):
     """Leave a pending job waiting. One object may stand for many jobs that wait for the same reasons."""
 
     reasons: tuple[Reason, ...]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Decided, Struct, frozen=True, omit_defaults=True):
     """Take a running job off its GPUs and put it back among the pending ones of its partition. This is a preemption,
     or (``part``) the parting of a pair, after which the job is packed again only if ``again`` is set."""
 
@@ -57,8 +70,7 @@ class Requeue:
     part: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Decided, Struct, frozen=True, omit_defaults=True):
     """Let a running elastic job go on from a checkpoint on exactly these GPUs, at the cost of a restart."""
 
     placement: Placement
@@ -67,8 +79,7 @@ class Resize:
     """Samples per GPU and pass, and passes per step, where the policy chose them for the job."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Regroup:
+class Regroup(Decided, Struct, frozen=True, omit_defaults=True):
     """Let a running job go on from a checkpoint in another interleaved group, or on other GPUs, or both."""
 
     placement: Placement
@@ -77,15 +88,13 @@ class Regroup:
     """As in ``Start``; empty if it runs alone from now on."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class EndProfiling:
+class EndProfiling(Decided, Struct, frozen=True, omit_defaults=True):
     """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
 
     reasons: tuple[Reason, ...]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Decided, Struct, frozen=True, omit_defaults=True):
     """Let a profiled job carry on where it is, as a running job like any other."""
 
     reasons: tuple[Reason, ...]
@@ -94,7 +103,7 @@ class Keep:
 Decision = Start | Hold | Requeue | Resize | Regroup | EndProfiling | Keep
 
 
-_VERBS: Final[Mapping[type, str]] = {
+_VERBS: Final[Mapping[type[Decision], str]] = {
     Start: "start",
     Hold: "hold",
     Requeue: "requeue",
@@ -103,6 +112,9 @@ _VERBS: Final[Mapping[type, str]] = {
     EndProfiling: "release",
     Keep: "keep",
 }
+
+
+_KINDS: Final[Mapping[str, type[Decision]]] = {verb: kind for kind, verb in _VERBS.items()} | {"part": Requeue}
 
 
 def kind_of(decision: Decision) -> str:
@@ -116,8 +128,20 @@ def verb_of(decision: Decision) -> str:
     return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class DecisionRow:
+def decision_to_dict(decision: Decision) -> dict[str, Any]:
+    """A decision as JSON: verb, reasons, where the job is to run, and all fields that differ from their defaults."""
+    data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
+    if isinstance(decision, Start | Resize | Regroup):
+        data["placement"] = show_placement(decision.placement)
+    if isinstance(decision, Start):
+        data |= {"beside": None, "slots": False}
+    return data | {key: value for key, value in to_json(decision).items() if key not in _OTHERWISE}
+
+
+_OTHERWISE = frozenset({"placement", "reasons", "part"})
+
+
+class DecisionRow(Struct, frozen=True):
     """One decision on one job, as a run and lucidd's store keep it.
 
     ``verb``: as ``verb_of`` has it. ``placement``: as ``show_placement`` writes it. ``mode``: what lucidd was allowed
@@ -140,8 +164,7 @@ def row_of(at_s: float, job_id: str, partition: str, decision: Decision, mode: s
     return DecisionRow(at_s, job_id, partition, verb_of(decision), decision.reasons, placement, beside, mode)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """A decision that changes something, addressed to its job."""
 
     job_id: str
@@ -149,8 +172,7 @@ class Action:
     decision: Start | Requeue | Resize | Regroup | EndProfiling | Keep
 
 
-@frozen_dataclass(frozen=True, slots=True, eq=False)
-class PartitionPlan:
+class PartitionPlan(Struct, frozen=True, eq=False):
     """Decisions for one partition. ``decisions``: every pending job in queue order, and the running jobs that
     something happens to. ``actions``: the decisions that are not ``Hold``, in the order to apply them. ``wake_s``:
     until when a plan made anew would decide the same if nothing changes, so that this one may be kept; ``None``: for
@@ -171,19 +193,7 @@ class PartitionPlan:
         return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
-class Parts(Versioned[PartitionPlan]):
-    """Plans by partition, with the names of those that act, what they want remembered, and the first time that one is
-    due. A reader need not go through all of them."""
-
-    __slots__ = ("acting", "memory", "wake_s")
-
-    acting: Sequence[str]
-    memory: Mapping[str, object]
-    wake_s: float | None
-
-
-@frozen_dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """All decisions of one cycle, by partition name."""
 
     now_s: float
@@ -192,23 +202,17 @@ class Plan:
     @property
     def actions(self) -> list[Action]:
         """Everything to apply, in order."""
-        parts = self.partitions
-        acting = parts.acting if isinstance(parts, Parts) else parts
-        return [action for name in acting for action in parts[name].actions]
+        return [action for part in self.partitions.values() if part.actions for action in part.actions]
 
     @property
     def memory(self) -> dict[str, object]:
         """What the partitions' plans want to find in the next snapshot."""
-        if isinstance(self.partitions, Parts):
-            return dict(self.partitions.memory)
         return {name: part.memory for name, part in self.partitions.items() if part.memory is not None}
 
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
-        if isinstance(self.partitions, Parts):
-            return self.partitions.wake_s
-        return earliest(*(part.wake_s for part in self.partitions.values()))
+        return earliest(*[part.wake_s for part in self.partitions.values()])
 
     def decision_of(self, job_id: str) -> Decision | None:
         """The decision for one job, or ``None`` if the plan has none."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.names import Shown
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuCard:
+class GpuCard(Struct, frozen=True):
     """One GPU as the driver names it. ``index`` is the driver's (PCI order); only ``uuid`` never changes."""
 
     uuid: str
@@ -29,8 +27,7 @@ class GpuCard:
         return self.index if self.minor is None else self.minor
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """One process on a GPU: memory in MiB and its share of time (%) of SMs and of memory, ``None`` where the
     driver does not say."""
 
@@ -40,8 +37,7 @@ class GpuProcess:
     mem_util: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True):
     """One GPU at one moment. Shares are percentages (0-100), ``None`` where the card does not offer them.
 
     ``gpu_util`` and ``mem_util``: time in which any kernel ran, and in which memory was read or written, over
@@ -62,16 +58,14 @@ class GpuReading:
     """The energy that the card has used since its driver was loaded, joules."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuLost:
+class GpuLost(Struct, frozen=True):
     """A GPU that could not be read this time, and why in the source's words."""
 
     uuid: str
     why: str
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuCondition:
+class GpuCondition(Struct, frozen=True):
     """The health of one GPU; a field is ``None`` where the card does not report it. ``index``: the number of its
     device file. ``lost``: the driver's words where it does not reach the card. ``uncorrected``: memory errors since
     the driver was loaded. ``throttle``: why its hardware slows it down now, of ``thermal`` and ``power``."""
@@ -95,8 +89,7 @@ GPU's memory. ``row remap``: a row of its memory waits for a reset, or cannot be
 not reach it. ``thermal``, ``power``: the hardware slows it down for long, for heat or lack of power."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuFault:
+class GpuFault(Struct, frozen=True):
     """One fault that a sampler saw. Times in Unix seconds.
 
     ``code``: the number of the Xid, 0 for other kinds. ``began_s``: when the fault last began. ``last_s``: when it
@@ -117,8 +110,7 @@ class GpuFault:
     bad: bool = True
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class CardHealth:
+class CardHealth(Struct, frozen=True):
     """The health of one GPU. ``index``: the number of its device file (3 for /dev/nvidia3). ``uncorrected``: its
     count of uncorrected memory errors, as last read. ``faults``: the oldest first."""
 
@@ -129,8 +121,7 @@ class CardHealth:
     uncorrected: int = 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NodeHealth:
+class NodeHealth(Struct, frozen=True):
     """What the sampler of a node reports of its GPUs. ``boot``: names the node's boot. ``since_s``: since when a
     sampler has watched in this boot. ``silent_s``: since when the driver as a whole does not answer, so that nothing
     is known of single GPUs; 0 while it answers. ``order``: the device numbers of its GPUs as the driver lists them,
@@ -145,8 +136,7 @@ class NodeHealth:
     order: tuple[int, ...] = ()
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuOut:
+class GpuOut(Struct, frozen=True):
     """A GPU that gets no new start. ``index``: the number of its device file. ``by``: the person who took it out;
     empty where Lucid's rule did. ``words``: why. ``uuid``: of the card that was there then. ``kind``, ``code``,
     ``whose``, ``needs``: as of the fault."""

@@ -191,6 +191,21 @@ class JobProfile:
     """How the job spends its time, for a job on one node whose control group is known there."""
 
 
+def sound_profile(profile: JobProfile) -> JobProfile:
+    """The same profile, once its shares and sizes have been checked.
+
+    Raises: ValueError: a value is no share or no size."""
+    for name in ("gpu_util", "mem_util"):
+        if not 0 <= getattr(profile, name) <= 100:
+            raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
+    if not 0 <= profile.gpu_mem_mib < 1 << 30:
+        raise ValueError(f"gpu_mem_mib is {profile.gpu_mem_mib}, not a size of memory")
+    shares = profile.shares
+    if shares is not None and not all(0 <= part <= 1 for part in (shares.storage or 0, shares.cpu, shares.gpu)):
+        raise ValueError(f"shares are {shares}, not shares of time")
+    return profile
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a job's executor last reported: ``done_s``, the work done by ``at_s`` in seconds of running alone on its
@@ -296,7 +311,8 @@ class Running:
 
     def elapsed_s(self, now_s: float) -> float:
         """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""
-        return max(now_s - self.start_s, 0.0)
+        ran_s = now_s - self.start_s
+        return ran_s if ran_s > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

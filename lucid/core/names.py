@@ -5,11 +5,12 @@ A field that is plainly a ``str`` is hidden from others, so a text that nobody t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from lucid.core.codec import field_names, has_fields
 
 Shown = Annotated[str, "shown"]
 """A text that names no person: ids of jobs, nodes, VCs, models, rules, and Slurm's own words."""
@@ -44,7 +45,7 @@ def _hider(hint: Any) -> _Hide | None:
     if origin in (Union, UnionType):
         hiders = [_hider(item) for item in of if item is not NoneType]
         return _optional(hiders[0]) if len(hiders) == 1 else None if not any(hiders) else _left_out
-    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields")):
+    if isinstance(hint, type) and (has_fields(hint) or hasattr(hint, "_fields")):
         return _of_members(hint)
     if origin is tuple and of[1:] == (...,):
         return _each(_hider(of[0]))
@@ -59,7 +60,7 @@ def _of_members(kind: Any) -> _Hide | None:
     hints = get_type_hints(kind, include_extras=True)
     if hasattr(kind, "_fields"):
         return None if not any(_hider(hints[name]) for name in kind._fields) else _left_out
-    hiders = {f.name: hide for f in fields(kind) if (hide := _hider(hints[f.name])) is not None}
+    hiders = {name: hide for name in field_names(kind) if (hide := _hider(hints[name])) is not None}
     if not hiders:
         return None
 

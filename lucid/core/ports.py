@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from lucid.core.decision import Action, Plan
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.gpu import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.prediction import Prediction
@@ -34,8 +35,7 @@ class Capability(StrEnum):
     checkpoint, and reports their progress; on a real cluster others join them where they run."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """What became of one action: ``refused`` holds the cluster's words when it declined, ``cause`` why."""
 
     action: Action

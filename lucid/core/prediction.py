@@ -4,11 +4,12 @@ A prediction is knowledge, never truth: an oracle is a predictor too, and its so
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from lucid.core.as_json import from_json, to_json
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lucid.core.codec import to_json
 from lucid.core.names import Shown
 from lucid.core.times import reached
 
@@ -22,8 +23,7 @@ Medium. The first is the paper's. The paper does not print the second: here it i
 a pair free of interference."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class StageTimes:
+class StageTimes(Struct, frozen=True):
     """The stage times of one iteration of a job alone on its GPUs, from a dry run or measured.
 
     ``times_s``: seconds on each resource, in the order in which an iteration passes them (storage, CPU, GPU, network;
@@ -37,8 +37,7 @@ class StageTimes:
     outside: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """One addend of an estimate: the feature, its value, and what that adds to the score."""
 
     name: str
@@ -46,8 +45,7 @@ class Term:
     score: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class DurationTerms:
+class DurationTerms(Struct, frozen=True):
     """The terms of a duration: ``intercept`` and the terms' scores sum to ``score``, which is log(duration in s +
     ``offset_s``). In 8 of 10 cases the truth is expected between ``low_s`` and ``high_s`` (``None``: nothing is known
     of that yet)."""
@@ -60,8 +58,7 @@ class DurationTerms:
     high_s: float | None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """One comparison on the way down a decision tree: ``value`` is at most ``threshold``, or above it."""
 
     feature: Shown
@@ -70,8 +67,7 @@ class Split:
     threshold: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """An earlier, measured run with the batch of an elastic job. ``left``: the passes over the data that it still
     took after 0, 1, ... epochs. ``epoch_s``: seconds of a pass on 1, 2, ... GPUs, whether or not they divide the
     batch."""
@@ -80,8 +76,7 @@ class MeasuredRun:
     epoch_s: tuple[float, ...]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """What the models predict of one job. ``duration_s``: expected run time alone on its GPUs, from start to end.
     ``share_score``: 0, 1, 2, or ``None`` until the job is measured. The sources name the predictor, for explanations.
     The terms and splits are those that made the numbers, where the predictor is a sum or a tree. ``stages``: what a
@@ -138,11 +133,3 @@ def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
     if prediction.alike == 1:
         del data["alike"]
     return data
-
-
-def prediction_from_dict(data: dict[str, Any]) -> Prediction:
-    """The inverse of ``prediction_to_dict``.
-
-    Raises:
-        TypeError, ValueError: a field is missing, or has another shape."""
-    return from_json(Prediction, data)

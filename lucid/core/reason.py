@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from lucid.core.as_json import from_json, to_json
+from lucid.core.codec import from_json, to_json
 
 REASONS: dict[str, type[Reason]] = {}
 
 
 class Reason:
-    """Base of all reasons, which are frozen dataclasses. ``bool(reason)`` is the outcome of the comparison."""
+    """Base of all reasons, which are frozen. ``bool(reason)`` is the outcome of the comparison."""
 
     __slots__ = ()
     kind: ClassVar[str] = ""
@@ -23,14 +23,15 @@ class Reason:
     def __bool__(self) -> bool:
         return True
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Reason:
+        """The reason that ``reason_to_dict`` wrote, of whatever kind. A value that an older version did not write has
+        its default.
+
+        Raises: KeyError: the kind is unknown. ValueError: a value without a default is missing."""
+        return from_json(REASONS[data["kind"]], data)
+
 
 def reason_to_dict(reason: Reason) -> dict[str, Any]:
     """A reason as JSON: its kind, the compared values, and the outcome."""
     return {"kind": reason.kind, **to_json(reason), "holds": bool(reason)}
-
-
-def reason_from_dict(data: dict[str, Any]) -> Reason:
-    """The reason that ``reason_to_dict`` wrote. A value that an older version did not write has its default.
-
-    Raises: KeyError: the kind is unknown. TypeError: a value without a default is missing."""
-    return from_json(REASONS[data["kind"]], data)

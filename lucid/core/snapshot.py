@@ -6,13 +6,15 @@ earlier ones. ``windows_of`` lists the windows that lie ahead or have begun, as 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from lucid.core.frozen import frozen_dataclass
+import msgspec
+from msgspec import Struct
+
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node, Window
@@ -20,15 +22,14 @@ from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import Unranked
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ArrivalForecast:
+class ArrivalForecast(Struct, frozen=True):
     """GPUs expected to be submitted per hour, in the hours to come.
 
     ``gpus_per_hour``: by VC. ``profiled_per_hour``: GPUs of all VCs that go through profiling nodes first. ``by``:
     the forecaster (``seasonal means``, ``throughput v3``), empty where there is none."""
 
     by: str = ""
-    gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
+    gpus_per_hour: Mapping[str, float] = msgspec.field(default_factory=dict)
     profiled_per_hour: float = 0.0
 
     def per_hour(self, *vcs: str) -> float:
@@ -41,8 +42,7 @@ WAITING_ORDER = attrgetter("since_s", "job.submit_s", "job.rank")
 """The key by which ``Partition.pending`` is in order."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Changes(Generic[_Entry]):
+class Changes(Struct, Generic[_Entry], frozen=True):
     """The entries that differ between a collection and an earlier one: ``came`` were not in the earlier one, ``went``
     are no longer here. Both by identity: a changed entry came, and its predecessor went."""
 
@@ -83,48 +83,6 @@ class Changed(Generic[_Entry]):
         if not hasattr(self, "_ids"):
             object.__setattr__(self, "_ids", {id(entry): entry for entry in self.listed()})
         return self._ids
-
-
-# Mappings by name of which most entries are the same objects as in the mapping before.
-
-
-_T = TypeVar("_T")
-
-
-class Versioned(dict[str, _T]):
-    """A mapping that says under which names it may differ from an earlier one with the same names, so that a reader
-    of that one need not go through all of this one. It does not change once it was handed out. A copy is a plain
-    mapping."""
-
-    __slots__ = ("changed", "key", "since")
-
-    def __init__(
-        self, entries: Mapping[str, _T], since: object | None = None, changed: Mapping[str, _T] | None = None
-    ) -> None:
-        """``entries``: the earlier mapping, with ``since`` its key. ``changed``: the new values under some of its
-        names, in its order."""
-        super().__init__(entries)
-        if changed:
-            self.update(changed)
-        self.key = object()
-        self.since = since
-        self.changed: Collection[str] = tuple(entries if changed is None else changed)
-
-
-def changed_names(seen: object | None, mapping: Mapping[str, Any]) -> Collection[str]:
-    """The names under which the mapping may differ from the one with the key ``seen``, in its order; all names where
-    that is not known."""
-    if seen is not None and isinstance(mapping, Versioned):
-        if mapping.key is seen:
-            return ()
-        if mapping.since is seen:
-            return mapping.changed
-    return mapping.keys()
-
-
-def key_of(mapping: Mapping[str, Any]) -> object | None:
-    """The key by which a reader recognises this mapping later; ``None`` where it has none."""
-    return mapping.key if isinstance(mapping, Versioned) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +169,7 @@ class Snapshot:
         return None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One window, the nodes of the partition that it closes, and the running jobs on them that may last into it."""
 
     window: Window

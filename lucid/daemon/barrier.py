@@ -1,4 +1,4 @@
-"""The barrier round lucidd's turns: failures in a row, waits, guarded models, trouble file, watchdog.
+"""The barrier round lucidd's turns: failures in a row, waits, guarded forecasts, trouble file, watchdog.
 
 Nothing that happens in a turn ends the daemon. A kind of trouble is logged once an hour at most, with its traceback,
 and failed turns are tried again after a pause that doubles.
@@ -21,16 +21,17 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from lucid.core.frozen import frozen_dataclass
-from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.ports import Forecaster, PairSpeeds, Predictor
-from lucid.core.prediction import Prediction
+from msgspec import Struct
+
+from lucid.config.load import Settings
+from lucid.core.codec import to_json
+from lucid.core.job import Job
+from lucid.core.ports import Forecaster
 from lucid.core.snapshot import ArrivalForecast
 from lucid.core.times import doubled_s
 from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError, words_of
@@ -38,78 +39,7 @@ from lucid.files import write_public
 from lucid.left_out import LeftOut
 from lucid.store.port import Lease, holder_is_dead, same_host
 
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-    from lucid.models.duration.hazards import HazardTables
-
-
-_SOURCE = "predictions of the models"
 _SUBMISSIONS = "forecasts of submissions"
-
-
-class GuardedPredictor:
-    """A predictor from which no exception comes out. ``first_guess_s``: the duration for a job that it fails for."""
-
-    def __init__(self, predictor: Predictor, left_out: LeftOut, first_guess_s: float) -> None:
-        self._predictor = predictor
-        self._left_out = left_out
-        self._first_guess_s = first_guess_s
-
-    @property
-    def name(self) -> str:
-        """The name of the guarded predictor."""
-        return self._predictor.name
-
-    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The guarded predictor's answer, or the first guess."""
-        try:
-            return self._predictor.predict(job, profile, now_s)
-        except Exception as error:
-            self._left_out.one(_SOURCE, f"job {job.id}", error)
-            return Prediction(self._first_guess_s, "first guess, because the models failed")
-
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """The guarded predictor's answer, or ``"failed"``: the pair is not made."""
-        try:
-            return self._predictor.pair_speed(a, b)
-        except Exception as error:
-            self._left_out.one(_SOURCE, "a pair", error)
-            return "failed"
-
-    def learn(self, ended: Sequence[Ended]) -> None:
-        """Let the guarded predictor learn of all that ran at once, or if that fails of each by itself."""
-        ended = [item for item in ended if item.ran]
-        try:
-            self._predictor.learn(ended)
-        except Exception as error:
-            if len(ended) <= 1:
-                self._left_out.one(_SOURCE, f"job {ended[0].job.id}" if ended else "none", error)
-                return
-            for one in ended:
-                self.learn([one])
-
-
-class GuardedFollower(GuardedPredictor):
-    """Such a predictor that follows who waits and who runs (``Follows``)."""
-
-    def __init__(self, tables: HazardTables, left_out: LeftOut, first_guess_s: float) -> None:
-        super().__init__(tables, left_out, first_guess_s)
-        self._tables = tables
-
-    def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
-        """Let the tables follow; they may miss jobs where that fails."""
-        try:
-            self._tables.follow(came, gone)
-        except Exception as error:
-            self._left_out.one(_SOURCE, "who waits and runs", error)
-
-    def anew(self, partition: str, pending: Sequence[Pending], now_s: float) -> Mapping[str, Prediction]:
-        """The tables' new estimates; none where they fail."""
-        try:
-            return self._tables.anew(partition, pending, now_s)
-        except Exception as error:
-            self._left_out.one(_SOURCE, f"estimates anew in {partition}", error)
-            return {}
 
 
 class GuardedForecaster:
@@ -143,8 +73,7 @@ _MOST: Final = 4096
 _LEAST_FREE: Final = 1 << 20
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """One lucidd's words on its last turn, which failed."""
 
     host: str
@@ -169,7 +98,7 @@ class TroubleFile:
 
     def tell(self, why: str, now_s: float) -> None:
         """Write that a turn failed. If even that cannot be written, only the log has it."""
-        said = json.dumps(asdict(Trouble(self._host, os.getpid(), now_s, why[:1000])))
+        said = json.dumps(to_json(Trouble(self._host, os.getpid(), now_s, why[:1000])))
         with suppress(OSError):
             write_public(self._path, said.encode())
             self._there = True

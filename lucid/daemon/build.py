@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.ports import Clock, Predictor
 from lucid.daemon.learning.models import LiveModels
 from lucid.daemon.policies import check_policy, live_models
@@ -16,7 +16,6 @@ from lucid.errors import ConfigError
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
-from lucid.places import profiles_folder
 from lucid.slurm.accounting import Accounting, SacctClient
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SystemClock

@@ -7,13 +7,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
+from lucid.core.codec import to_json
 from lucid.core.decision import kind_of
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
-from lucid.daemon.barrier import GuardedFollower
 from lucid.daemon.build import Parts
 from lucid.daemon.gpu_health import GpuHealth
 from lucid.daemon.learning.child import CatchUp
@@ -29,7 +28,8 @@ from lucid.models.duration.hazards import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
-from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.planner import FollowingPredictions, PolicyHost
+from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
 from lucid.slurm.cluster import SlurmCluster
@@ -89,7 +89,7 @@ class Cycles:
         ``Leader``."""
         settings = parts.settings
         self._needs = needs = needs_of(settings)
-        self._profiling = live_profiling(settings.policy)
+        self._profiling = live_profiling(settings)
         self.token = token
         self.shares = _fair_shares(parts)
         self.gpu_health = GpuHealth(parts.health, parts.store, settings.daemon.gpu_health)
@@ -238,7 +238,7 @@ class Cycles:
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         tables, naive = naive_for(parts.settings.daemon.policy, live.settings), None
         if tables is not None:
-            naive = GuardedFollower(tables, parts.left_out, parts.settings.daemon.first_guess_s)
+            naive = FollowingPredictions(tables, parts.left_out, parts.settings.daemon.first_guess_s)
             naive.learn(ended)
         return Cycle(
             self.cluster,
@@ -267,7 +267,7 @@ class Cycles:
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():
             level = logging.ERROR if serving.trouble else logging.INFO
-            _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
+            _LOG.log(level, "model", extra={"facts": {"kind": kind, **to_json(serving)}})
 
     def _learn_what_was_missed(self) -> None:
         if self._catch_up is None:
@@ -313,4 +313,4 @@ def _fair_shares(parts: Parts) -> FairShares | None:
     rules = parts.settings.policy
     if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
         return None
-    return FairShares(parts.client.fair_shares, rules.backfill.calc_period_s)
+    return FairShares(parts.client.fair_shares, CALC_PERIOD_S)

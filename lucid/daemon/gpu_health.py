@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from lucid.config.live import GpuHealthSettings
-from lucid.core.as_json import from_json, to_json
-from lucid.core.checked import checked
+from lucid.core.codec import from_others, to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, NodeHealth
 from lucid.node.reports import HealthFolder
 from lucid.orchestrator.capacity.gpus_out import judge, words_of
@@ -31,7 +31,7 @@ def outs_in(switches: Mapping[str, str]) -> dict[str, GpuOut]:
     for key, text in switches.items():
         if key.startswith(OUT):
             try:
-                out = checked(from_json(GpuOut, json.loads(text)))
+                out = from_others(GpuOut, json.loads(text))
             except Exception:
                 continue
             if OUT + out.name == key and 0 <= out.index <= MOST_NUMBER:

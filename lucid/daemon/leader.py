@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.daemon.barrier import FailureBarrier
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, StoreError
@@ -51,8 +52,7 @@ class LeaseWatch:
         return now_s - self._since_s
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Standby:
+class Standby(Struct, frozen=True):
     """A lucidd that waits for the lease; times by its own clock (Unix)."""
 
     host: str

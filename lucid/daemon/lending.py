@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from lucid.config.load import Settings
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 POOL_EXAMPLE = '[daemon.pool]\npartition = "overflow"\nquotas = { vc-a = 8, vc-b = 4 }'
 

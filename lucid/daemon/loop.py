@@ -9,26 +9,29 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from lucid.config.load import profiles_folder
+from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier, TroubleFile, behind_barrier
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
 from lucid.daemon.leader import Leader
-from lucid.daemon.modes import modes_from, settle_switches
+from lucid.daemon.modes import live_profiling, modes_from, settle_switches
 from lucid.daemon.plan_errors import PlanErrors, plan_errors_of
 from lucid.daemon.policies import PolicyMemory
-from lucid.daemon.report import beat, tell_status
 from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.public_view import PrivateData, Publisher
+from lucid.daemon.reporting.status import partitions_of, status_of
 from lucid.daemon.store_recovery import Carried, carried_from
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.node.reports import prune_profiles
 from lucid.orchestrator.cycle import CycleResult
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.slurm.client import served
 from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.store.plan_records import prune_records, records_folder
 from lucid.store.port import LeaseLost, StoreDamaged, StoreGone
 
@@ -159,7 +162,7 @@ class Daemon:
             self._count += 1
             self._private.poll(self.parts.clock.now_s())
             self._barrier.last_error = ""
-            beat(self.parts, self.modes, cycles, self._leader.standby())
+            self._beat(cycles)
             self._status(result.snapshot)
             self._barrier.good()
             self._trouble.over()
@@ -237,13 +240,61 @@ class Daemon:
             self._policy_memory.start_with(memory)
         return 0.0
 
+    def _beat(self, cycles: Cycles) -> None:
+        """Write the heartbeat after a good turn; the job_submit plugin reads it.
+
+        Raises: StoreError: it cannot be written."""
+        daemon, modes = self._settings.daemon, self.modes
+        profiling, standby = live_profiling(self._settings), self._leader.standby()
+        write_heartbeat(
+            Path(daemon.heartbeat),
+            Heartbeat(
+                self.parts.clock.now_s(),
+                modes,
+                daemon.profiling_partition if profiling.enabled else "",
+                profiling.n_prof if profiling.restarts == "allowed" else 0,  # else nobody is sent there at submission
+                cycles.cluster.most_gpus,
+                socket.gethostname(),
+                "" if standby is None else standby.host,
+                daemon.pool.partition,
+                tuple(name for name in sorted(modes) if name in daemon.stay or not cycles.profiles_in(name)),
+                cycles.cluster.placeholders.uid,
+            ),
+        )
+
     def _status(self, snapshot: Snapshot | None) -> None:
-        paused, lasts_s = self._switches.get("paused") == "1", self._leader.lasts_s
-        publisher, private = self._publisher, self._private.words
-        tell_status(
-            self.parts, self.modes, paused, self._barrier, self._count, self._cycles, snapshot, publisher, lasts_s,
-            self._counters, private, self.plan_errors,
-        )  # fmt: skip
+        """Put the status into the store for ``lucidctl status``, and publish the part of it that names nobody.
+        ``snapshot``: of this turn, if it went well.
+
+        Raises: StoreError: it cannot be written."""
+        parts, daemon, cycles, now_s = self.parts, self._settings.daemon, self._cycles, self.parts.clock.now_s()
+        parts.left_out.replace("profile files", dict(getattr(parts.source, "bad", {})))
+        status: dict[str, Any] = {
+            **status_of(now_s, parts.client.name, parts.breaker, parts.models, parts.source),
+            "cycles": self._count,
+            "paused": self._switches.get("paused") == "1",
+            "modes": {name: str(mode) for name, mode in self.modes.items()},
+            "policies": {name: daemon.policy_of(name) for name in self.modes},
+            "configured": {name: str(mode) for name, mode in daemon.partitions.items()},
+            "last_error": self._barrier.last_error,
+            "failed_turns": self._barrier.failed,
+            "plan_errors": self.plan_errors.to_dict(),
+            "left_out": parts.left_out.summary(),
+            "private_data": self._private.words,
+        }
+        if self._counters is not None:
+            status["counts"] = self._counters.to_dict()
+        if snapshot is not None:
+            status["partitions"] = partitions_of(snapshot)
+            status["trust"] = [reason_to_dict(one) for one in snapshot.trust.values()]
+        if cycles is not None:
+            if cycles.shares is not None:
+                status["no_fair_share"] = cycles.shares.why_none
+            status |= cycles.cluster.status()
+            status["gpu_health"] = cycles.gpu_health.status(cycles.cluster.placeholders.refused)
+            public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
+            self._publisher.write(now_s, {**public, "lasts_s": self._leader.lasts_s})
+        parts.store.put_view("status", status)
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:
         if cycles.cluster.emptying:  # these GPUs stand idle until the next look

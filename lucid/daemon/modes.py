@@ -6,25 +6,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
+from lucid.config.load import Settings
+from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, ProfilingSettings, with_defaults
 from lucid.core.ports import Capability
 from lucid.errors import Finding, warn
-from lucid.places import Mode, Placed
+from lucid.places import Mode
 from lucid.store.port import Store
 from lucid.text import digits, moment
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-    from lucid.config.policy import PolicySettings, ProfilingSettings
-
 
 KEY = "mode."
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A mode that ``lucidctl mode`` set by hand. ``was``: the mode of the partition in lucid.toml at that time;
     ``since_s``: that time (Unix). Both are ``None`` in a switch that an earlier Lucid set."""
 
@@ -56,7 +53,7 @@ def _switch(text: str) -> Switch:
     return Switch(mode, facts.get("was"), None if (at := digits(since)) is None else moment(float(at)))
 
 
-def overtaken(settings: Placed, stored: Mapping[str, str]) -> dict[str, Switch]:
+def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch]:
     """The switches that lucid.toml has overtaken: it now has another mode for the partition than when they were set,
     or no longer names it. The file is the administrator's last word."""
     configured = settings.daemon.partitions
@@ -67,7 +64,7 @@ def overtaken(settings: Placed, stored: Mapping[str, str]) -> dict[str, Switch]:
     }
 
 
-def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
+def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]:
     """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
     set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
 
@@ -95,7 +92,7 @@ def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
 
 
 def words_of_switches(
-    settings: Placed, stored: Mapping[str, str], configured_there: Mapping[str, str]
+    settings: Settings, stored: Mapping[str, str], configured_there: Mapping[str, str]
 ) -> list[Finding]:
     """Findings for an administrator on the switches that differ from lucid.toml, each with how to take it back.
     ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""
@@ -152,26 +149,18 @@ def modes_from(settings: Settings, switches: Mapping[str, str], released: Collec
 
 def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
     """The policy's settings as this cluster can honour them, with the daemon's rule on whose jobs may share."""
-    from lucid.config.policy import LIVE_DEFAULTS, with_defaults
-
-    policy = with_defaults(settings.policy, LIVE_DEFAULTS)
-    packing: dict[str, Any] = {
-        "same_user_only": not settings.daemon.share_across_users,
-        "mps": settings.daemon.mps,
+    here: dict[str, Any] = {
+        "packing.same_user_only": not settings.daemon.share_across_users,
+        "packing.mps": settings.daemon.mps,
     }
     if Capability.SHARE not in able:
-        packing["gss"] = 0
-    profiling = policy.profiling
+        here["packing.gss"] = 0
     if Capability.PROFILE not in able:
-        profiling = profiling.model_copy(update={"enabled": False})
-    return policy.model_copy(
-        update={"packing": policy.packing.model_copy(update=packing), "profiling": profiling},
-    )
+        here["profiling.enabled"] = False
+    return with_defaults(settings.policy, LIVE_DEFAULTS, settings.given).changed(here)
 
 
-def live_profiling(policy: PolicySettings) -> ProfilingSettings:
+def live_profiling(settings: Settings) -> ProfilingSettings:
     """The live settings of profiling: only jobs whose users asked for it are started over, unless the file says
     otherwise, so a script that works on plain Slurm works under Lucid."""
-    from lucid.config.policy import LIVE_DEFAULTS, with_defaults
-
-    return with_defaults(policy, LIVE_DEFAULTS).profiling
+    return with_defaults(settings.policy, LIVE_DEFAULTS, settings.given).profiling

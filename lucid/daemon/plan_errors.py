@@ -10,19 +10,19 @@ import logging
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
-from lucid.core.as_json import from_json
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Plan
-from lucid.core.frozen import frozen_dataclass
 from lucid.places import HELD_AT_MOST_S
 
 _LOG = logging.getLogger("lucidd")
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PlanError:
+class PlanError(Struct, frozen=True):
     """The error of one partition. ``why``: the last exception, in words. ``since_s``, ``let_go_s``: Unix time of the
     first error, and of the release of its held jobs; 0 before that. ``back_s``: the jobs are not taken back before
     this time."""
@@ -122,7 +122,7 @@ class PlanErrors:
 
     def to_dict(self) -> dict[str, Any]:
         """The errors for lucidd's status."""
-        return {name: asdict(one) for name, one in self.now.items()}
+        return {name: to_json(one) for name, one in self.now.items()}
 
 
 def _kind(why: str) -> str:

@@ -8,29 +8,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct, field, to_builtins
+
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings, library_folder, stored_policy
+from lucid.config.policy import PolicySettings
 from lucid.core.ports import Capability, Predictor
-from lucid.daemon.barrier import GuardedPredictor
 from lucid.daemon.lending import check_lending
 from lucid.daemon.modes import live_profiling, policy_settings
-from lucid.daemon.reporting.settings import plain_settings, settings_code
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.left_out import LeftOut
-from lucid.orchestrator.planner import isolated, make_policies
+from lucid.orchestrator.planner import Predictions, isolated, make_policies
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
-from lucid.places import PublishedSettings, library_folder
 from lucid.store.port import Store
 from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
-    from lucid.config.live import DaemonSettings
-    from lucid.config.load import Settings
-    from lucid.config.policy import PolicySettings
     from lucid.daemon.learning.models import LiveModels
     from lucid.models.packing.pair_memory import PairMemory
 
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
 _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LivePolicy:
+class LivePolicy(Struct, frozen=True):
     """The policy of lucidd without its predictor: its name, and its settings as this cluster can honour them. lucidd
     writes it beside every plan that it publishes."""
 
@@ -57,21 +53,15 @@ class LivePolicy:
     def to_dict(self) -> dict[str, Any]:
         """The policy as JSON."""
         own = {"own": dict(self.own)} if self.own else {}
-        return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json"), "code": settings_code()}
+        return {"name": self.name, **own, "settings": to_builtins(self.settings)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
         """The policy that ``to_dict`` wrote.
 
         Raises: ConfigError: another version of Lucid wrote it. KeyError, TypeError: the data is something else."""
-        own = data.get("own", {})
-        if data.get("code") == settings_code() and {data["name"], *own.values()} <= BUILT_IN.keys():
-            return cls(data["name"], plain_settings(data["settings"]), own)
-        from lucid.config.load import settings_from, still_there
-        from lucid.config.policy import PolicySettings
-
-        kept = still_there(data["settings"], PolicySettings)
-        return cls(data["name"], settings_from({"policy": kept}, "policy of the last plan").policy, own)
+        settings = stored_policy(data["settings"], "policy of the last plan")
+        return cls(data["name"], settings, data.get("own", {}))
 
 
 def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
@@ -79,9 +69,7 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
-def live_models(
-    settings: Settings | PublishedSettings, config: Path, memory: PairMemory, profiled_s: float
-) -> LiveModels:
+def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
     from lucid.daemon.learning.models import LiveModels
 
@@ -93,14 +81,12 @@ def live_models(
     )
 
 
-def live_predictor(
-    settings: Settings | PublishedSettings, predictor: Predictor | LiveModels, left_out: LeftOut
-) -> Predictor:
+def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
     """The predictor that lucidd plans with, from which no exception of a model comes out."""
     from lucid.daemon.learning.models import LiveModels
 
     made = predictor.make() if isinstance(predictor, LiveModels) else predictor
-    return GuardedPredictor(made, left_out, settings.daemon.first_guess_s)
+    return Predictions(made, left_out, settings.daemon.first_guess_s)
 
 
 def check_policy(settings: Settings, where: str) -> None:
@@ -181,7 +167,7 @@ def _most(settings: Settings) -> frozenset[Capability]:
     able = {Capability.SHARE}
     if settings.daemon.profiling_partition:
         able.add(Capability.PROFILE)
-    if live_profiling(settings.policy).restarts == "allowed":
+    if live_profiling(settings).restarts == "allowed":
         able.add(Capability.PREEMPT)  # whom it preempts is started over
     if settings.daemon.elastic.reports_dir:
         able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}

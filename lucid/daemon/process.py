@@ -27,8 +27,7 @@ from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.training import ModelTimer, model_timer
 from lucid.daemon.loop import Daemon
 from lucid.errors import LucidError
-from lucid.files import closed_to_others, write_public
-from lucid.places import PUBLISHED, checked_file, stamp_of
+from lucid.files import closed_to_others
 from lucid.slurm.heartbeat import WakeFile
 from lucid.store.port import Store
 from lucid.text import shown
@@ -158,9 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: reload.end(stop))
     signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
     try:
-        text = given.config.read_bytes() if given.config.is_file() else b""  # what cannot be read the next line tells
         settings = load_settings(given.config, live=True)
-        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, text, settings))
         trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
             lambda: make_parts(settings, given.config),
@@ -195,20 +192,6 @@ def _checked(config: Path) -> int:
         return error.exit_code
     print(shown(f"{config}: sound"))
     return 0
-
-
-def say_checked(config: Path, text: bytes, settings: Settings) -> None:
-    """Leave a stamp that the file was checked, with the settings that commands need (`PUBLISHED`), so that they need
-    not read the file while it stays as it is.
-
-    ``text``: the file's content before the settings were read. Where it now has another content, nobody knows which
-    of the two was read, and no stamp is left."""
-    path = checked_file(settings.daemon.heartbeat)
-    if config.read_bytes() == text:
-        told = settings.model_dump_json(include={name: set(keys) for name, keys in PUBLISHED.items()})
-        write_public(path, f"{stamp_of(text)}{told}\n".encode())
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _timer(settings: Settings, config: Path, store: Store, children: Children) -> ModelTimer | None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from glob import escape
 
 from lucid.accounting.endings import Ending
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.core.gpu import CardHealth, GpuFault
 from lucid.core.job import Ended
 from lucid.errors import MetricsError
 from lucid.node.reports import HealthFolder, health_folder, read_summary
 from lucid.orchestrator.capacity.gpus_out import words_of
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 
 _LATE_S = 60.0

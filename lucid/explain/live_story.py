@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from lucid.config.load import load_settings
 from lucid.core import reasons as why
+from lucid.core.codec import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended
-from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
+from lucid.core.placement import show_placement
+from lucid.daemon.reporting.last_plan import stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
@@ -28,7 +31,6 @@ from lucid.explain.reasons import boots, ends_in_time_s, limit_words, reaches_wo
 from lucid.explain.story import Story, row_to_dict
 from lucid.store.port import RELEASED, SEEN, ActionRow, ProfileRow
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import snapshot_from_dict
 
 _TASKS_NAMED = 8
 
@@ -37,16 +39,14 @@ def live_story(
     store: SqliteStore | Published, job_id: str, profiling: str = "", why_unknown: Callable[[str], str] | None = None
 ) -> tuple[Story, dict[str, Any]]:
     """The decisions about a job and what was done with it, as a story and as JSON; from published data, the last
-    decision. ``profiling``: name of the profiling partition. ``why_unknown``: called with a job of which nothing is
-    stored.
+    decision on a job that waits, or where it runs. ``profiling``: name of the profiling partition. ``why_unknown``:
+    called with a job of which nothing is stored.
 
     Raises: ConfigError: nothing is known of the job."""
     if isinstance(store, Published):
-        if told := _bad_gpu(store, job_id):
-            return _story(job_id, [], profiling, estimate=told)
-        words = "this is the last decision; only lucidd's user and root can read the earlier ones"
-        told = [words, *_stays(store, job_id)]
-        return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=told)
+        row, words = _published(store, job_id)
+        told = [*words, *_stays(store, job_id), *_bad_gpu(store, job_id)]
+        return _story(job_id, [row], profiling, estimate=told)
     story, data = known_story(store, job_id, profiling)
     if not data["decisions"] and not data["actions"]:
         why = why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown)
@@ -100,7 +100,7 @@ def _stays(store: SqliteStore | Published, job_id: str, ended: Ended | None = No
     """A line about a job that is kept in its partition."""
     parts = (store.view("snapshot") or {}).get("partitions", {}).values()  # as JSON: one job of it is wanted
     listed = (entry["job"] for part in parts for key in ("pending", "running") for entry in part[key])
-    job = next((one for one in listed if one["id"] == job_id), None) or (asdict(ended.job) if ended else {})
+    job = next((one for one in listed if one["id"] == job_id), None) or (to_json(ended.job) if ended else {})
     return [f"stays: in partition {job['vc']}, {job['stays']}"] if job.get("stays") else []
 
 
@@ -177,7 +177,7 @@ def _tried(
 
     try:
         last = last_plan(store)
-        again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+        again = asked_again(last, load_settings(config), config, data["job"], Changes(), starts)
     except LucidError as error:
         return f"cannot be told: {error}"
     data["helps"] = again.to_dict()["helps"]
@@ -187,14 +187,22 @@ def _tried(
     return again.helps
 
 
-def _last_decision(store: Published, job_id: str) -> DecisionRow:
-    row = stored_plan(store, stored_snapshot_data(store)).row(job_id)
+def _published(store: Published, job_id: str) -> tuple[DecisionRow, list[str]]:
+    seen = stored_plan(store, stored_view(store))
+    row = seen.row(job_id)
     if row is not None:
-        return row
+        return row, ["this is the last decision; only lucidd's user and root can read the earlier ones"]
+    for name, part in seen.snapshot.partitions.items():
+        for entry in part.running:
+            if entry.job.id == job_id:
+                words = ["only lucidd's user and root can read why it started there"]
+                words += [f"it shares its GPUs with job {entry.partner}"] if entry.partner else []
+                where = show_placement(entry.placement)
+                return DecisionRow(entry.start_s, job_id, name, "start", (), where), words
     check_waits_for_lucid(store, job_id)
     raise ConfigError(
-        f"job {job_id} does not wait for Lucid, and only lucidd's user and root can read its story: ask an operator "
-        f"for sudo -u lucid lucidctl explain {job_id}"
+        f"job {job_id} neither waits for Lucid nor runs, and only lucidd's user and root can read its story: ask an "
+        f"operator for sudo -u lucid lucidctl explain {job_id}"
     )
 
 
@@ -226,7 +234,6 @@ def why_nothing(
 
 def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
     """Whether the job runs, or has run, without having been seen waiting."""
-    seen = store.view("snapshot")
-    partitions = {} if seen is None else snapshot_from_dict(seen).partitions
-    running = {entry.job.id for part in partitions.values() for entry in part.running}
+    seen = store.last_view()
+    running = {entry.job.id for part in seen.partitions.values() for entry in part.running} if seen else ()
     return job_id in running or store.ended_job(job_id) is not None

@@ -68,14 +68,12 @@ _TREE = {
 def prediction_lines(prediction: Prediction, user: str) -> list[str]:
     """The estimate and the share score, with what made them. Effects of terms are in order of their size, each beside
     the ones before it, so that they add up to the estimate."""
-    lines: list[str] = []
+    lines = [f"estimate {duration(prediction.duration_s)} by {prediction.duration_source}"]
     terms = prediction.duration_terms
     if terms is not None:
-        range_words = "" if terms.high_s is None else _between(terms.low_s, terms.high_s)
-        lines.append(f"estimate {duration(prediction.duration_s)} by {prediction.duration_source}{range_words}:")
-        lines += [f"    {line}" for line in _term_lines(terms, user)]
-    else:
-        lines.append(f"estimate {duration(prediction.duration_s)} by {prediction.duration_source}")
+        if terms.high_s is not None:
+            lines[0] += f"; in 8 of 10 cases between {duration(terms.low_s)} and {duration(terms.high_s)}"
+        lines = [f"{lines[0]}:", *(f"    {line}" for line in _term_lines(terms, user))]
     if prediction.share_score is not None:
         label = _LABELS[prediction.share_score]
         lines.append(f"share score {prediction.share_score} ({label}) by {prediction.share_source}")
@@ -108,10 +106,6 @@ def effects_s(terms: DurationTerms) -> dict[str, float]:
         found[term.name] = math.exp(at + term.score) - math.exp(at)
         at += term.score
     return found
-
-
-def _between(low_s: float, high_s: float) -> str:
-    return f"; in 8 of 10 cases between {duration(low_s)} and {duration(high_s)}"
 
 
 def _term_lines(terms: DurationTerms, user: str) -> list[str]:

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from msgspec import Struct
+
+from lucid.config.load import load_settings
 from lucid.core.decision import DecisionRow
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from lucid.orchestrator.forecast.ranges import StartForecast
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True):
     """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
     ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start, early, likely and
     late (``expected_start``); ``None`` where no start is foreseen."""
@@ -44,16 +44,34 @@ def queue_rows(last: StoredPlan, starts: StartsAhead) -> list[QueueRow]:
     """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
     rows: list[QueueRow] = []
     for name, partition in last.snapshot.partitions.items():
-        part = last.plan.partitions.get(name)
-        positions = {} if part is None else part.positions
-        for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
-            job_id = entry.job.id
-            starts_in_s = starts.starts_in_s[job_id]
-            rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
+        made = (_row(name, entry, last, starts) for entry in partition.pending)
+        rows += sorted(made, key=lambda row: row.position or 0)
     return rows
 
 
-def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> dict[str, Any]:
+def _row(name: str, entry: Pending, last: StoredPlan, starts: StartsAhead) -> QueueRow:
+    part, job_id = last.plan.partitions.get(name), entry.job.id
+    position = None if part is None else part.positions.get(job_id)
+    return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
+
+
+class QueueRowDict(TypedDict):
+    """A row as JSON, for commands and pages."""
+
+    partition: str
+    vc: str
+    position: int | None
+    job: str
+    user: str
+    gpus: int
+    waited_s: float
+    estimate_s: float | None
+    estimate_by: str
+    starts_in_s: tuple[int, int, int] | None
+    decision: dict[str, Any] | None
+
+
+def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> QueueRowDict:
     """A row as JSON."""
     job = row.entry.job
     said = last.snapshot.predictions.get(job.id)
@@ -189,13 +207,8 @@ def _about(seconds: float) -> str:
 
 def waiting_row(last: StoredPlan, starts: StartsAhead, job_id: str) -> QueueRow | None:
     """The row of one job; ``None`` where it does not wait."""
-    for name, partition in last.snapshot.partitions.items():
-        for entry in partition.pending:
-            if entry.job.id == job_id:
-                part = last.plan.partitions.get(name)
-                position = None if part is None else part.positions.get(job_id)
-                return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
-    return None
+    waiting = ((name, entry) for name, part in last.snapshot.partitions.items() for entry in part.pending)
+    return next((_row(name, entry, last, starts) for name, entry in waiting if entry.job.id == job_id), None)
 
 
 def waits_words(row: QueueRow, last: StoredPlan, now_s: float) -> str:
@@ -243,14 +256,14 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     """The plan, and when the waiting jobs are expected to start: as lucidd foresaw it, or planned ahead here where
     that does not hold for the stored plan. ``config``: lucidd's configuration file.
 
-    Raises: ConfigError, StoreError: as ``stored_snapshot_data`` and ``stored_plan``."""
-    data = stored_snapshot_data(store)
-    seen = stored_plan(store, data)
+    Raises: ConfigError, StoreError: as ``stored_view``."""
+    view = stored_view(store)
+    seen = stored_plan(store, view)
     told = starts_from_view(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
         return replace(seen, plan=as_foreseen(seen.plan, told)), told
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
-    last = last_plan(store, data)
-    told = last.starts(published_settings(config), config)
+    last = last_plan(store, view)
+    told = last.starts(load_settings(config), config)
     return replace(last, plan=as_foreseen(last.plan, told)), told

@@ -37,8 +37,7 @@ def borrows(r: why.Borrows) -> str:
     words = "may borrow, and no VC has idle GPUs of its quota"
     if r.lenders:
         named = ", ".join(r.lenders[:_MOST_LENDERS]) + (" and others" if len(r.lenders) > _MOST_LENDERS else "")
-        gpus = f"{r.gpus} GPU{'' if r.gpus == 1 else 's'}" if r.gpus else "idle GPUs"
-        words = f"borrows {gpus} of VC {named} until it ends"
+        words = f"borrows {gpus(r.gpus) if r.gpus else 'idle GPUs'} of VC {named} until it ends"
     return words if r.estimate_s is None else f"{words}: estimate {duration(r.estimate_s)}"
 
 
@@ -269,16 +268,13 @@ def _gpu_hours(gpu_s: float) -> str:
 
 
 def _held_by(r: why.HeldBy) -> str:
-    held = f"{gpus(r.gpus)} {'is' if r.gpus == 1 else 'are'} held by {_count(r.jobs)} of partition {r.vc}"
+    jobs = "1 job" if r.jobs == 1 else f"{r.jobs} jobs"
+    held = f"{gpus(r.gpus)} {'is' if r.gpus == 1 else 'are'} held by {jobs} of partition {r.vc}"
     if not r.yielding:
         return f"{held}, which may not be preempted"
     first = f", the first from {when(r.from_s)} on" if r.from_s else ""
     who = "all" if r.yielding == r.jobs else str(r.yielding)
     return f"{held}: {who} of them may be preempted{first}, which does not suffice now"
-
-
-def _count(jobs: int) -> str:
-    return "1 job" if jobs == 1 else f"{jobs} jobs"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

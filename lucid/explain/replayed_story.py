@@ -11,11 +11,11 @@ from typing import Any
 from lucid.core.decision import DecisionRow
 from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
-from lucid.explain.formatting import duration
+from lucid.explain.formatting import duration, gpus
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
 from lucid.orchestrator.registry import import_policy
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
 from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
@@ -107,8 +107,7 @@ def replayed(
     """The story of a job of a run. ``job``: its row of jobs.csv."""
     who = f", user {job['user']}" if job["user"] else ""
     what = f" ({job['name']})" if job["name"] else ""
-    gpus = int(job["gpus"])
-    head = f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"
+    head = f"job {job['job_id']}{what}: {gpus(int(job['gpus']))}, VC {job['vc']}{who}; policy {policy}"
     events: list[tuple[float, str]] = []
     outcome = "it never ran"
     if job["end_s"]:

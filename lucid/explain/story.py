@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from lucid.core.decision import DecisionRow
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.reason import reason_to_dict
 from lucid.explain.formatting import when
 from lucid.explain.reasons import decision_text, reason_texts
@@ -20,8 +21,7 @@ UNBROKEN = 10_000
 _NARROWEST = 60
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Story:
+class Story(Struct, frozen=True):
     """The story of one job.
 
     ``first``: what is so now, line by line. ``head``: who it is. ``rows``: the decisions. ``joined``: jobs that came

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from lucid.config.load import Settings
 from lucid.core.decision import Hold
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended
 from lucid.core.reasons.queue import Backfill, Closes, Reserved
 from lucid.daemon.reporting.limit_replay import Earlier, Replayed, recorded_s, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_uses
 from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
-from lucid.profiler.waste import FittingLimit, fitting_limits
+from lucid.profiler.waste import DAYS, FittingLimit, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
@@ -44,8 +45,7 @@ _BEFORE: Final[Mapping[HeldBack, str]] = {
 }
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LimitRow:
+class LimitRow(Struct, frozen=True):
     """Jobs of one user and name. ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited`` of
     them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""
 
@@ -84,7 +84,7 @@ def limit_rows(asked: Iterable[FittingLimit], found: Replayed) -> list[LimitRow]
 def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier | None:
     """When one ended job would have started with a limit that fits jobs of its user and name. ``None`` where no such
     limit is known, or it would have started no sooner. The newest records of its wait are used."""
-    begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - settings.efficiency.days * _DAY_S
+    begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - DAYS * _DAY_S
     asked = [one for one in fitting_limits(job_uses(store, {}, settings, since_s)) if one.job.job_id == ended.job.id]
     if not asked:
         return None
@@ -108,11 +108,8 @@ def earlier_words(one: Earlier) -> str:
     """``with --time 4:00:00 it would have started 2.1 h earlier, before nodes closed (maintenance)``."""
     by, window = held_back(one.held)
     why = f" ({shown(window)})" if window else ""
-    return f"with --time {limit_words(one.asked.limit_s)} it would have started {_by(one)}, {_BEFORE[by]}{why}"
-
-
-def _by(one: Earlier) -> str:
-    return f"{duration(one.earlier_s)} earlier"
+    limit, earlier = limit_words(one.asked.limit_s), duration(one.earlier_s)
+    return f"with --time {limit} it would have started {earlier} earlier, {_BEFORE[by]}{why}"
 
 
 def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:

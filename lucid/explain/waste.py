@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
+from msgspec.structs import replace
+
+from lucid.config.load import Settings, profiles_folder
 from lucid.core.job import Ended
 from lucid.daemon.reporting.waste_inputs import job_uses
 from lucid.explain.story import Story
 from lucid.node.reports import UseFolder
-from lucid.places import PublishedSettings, profiles_folder
 from lucid.profiler.waste import ADVICE, TITLES, JobAccount, Total, judged
 from lucid.store.sqlite import SqliteStore
 
@@ -68,7 +69,7 @@ def account_to_dict(one: JobAccount) -> dict[str, Any]:
 
 
 def with_use(
-    story: Story, data: dict[str, Any], store: SqliteStore, settings: PublishedSettings, ended: Ended | None
+    story: Story, data: dict[str, Any], store: SqliteStore, settings: Settings, ended: Ended | None
 ) -> Story:
     """The story, and ``data`` too, with how a job that runs, or has ended, used its GPUs."""
     job_id, folder = data["job"], profiles_folder(settings)

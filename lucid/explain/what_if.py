@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from msgspec import Struct
+
+from lucid.config.load import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.last_plan import row_in
@@ -18,11 +22,6 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.places import PublishedSettings
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _AS_IT_IS = "as it is"
 
@@ -32,8 +31,7 @@ _OTHER = (
 )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The changed request of the job. With nothing set, all that may help is tried (``_tries``)."""
 
     gpus: int | None = None
@@ -42,12 +40,12 @@ class Changes:
     limit_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNot(Struct, frozen=True):
     """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
     is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
     plans. ``starts``: when the job is expected to start, in seconds and in words. ``kinds``: what was changed,
-    in words without values."""
+    in words without values. ``left``: the kinds of which
+    not all was tried in ``_MOST_S``."""
 
     job_id: str
     at_s: float
@@ -55,6 +53,7 @@ class WhyNot:
     agrees: bool
     starts: tuple[tuple[int, int, int] | None, str]
     kinds: Sequence[str]
+    left: Sequence[str]
 
     @property
     def now(self) -> list[str]:
@@ -68,7 +67,8 @@ class WhyNot:
             return f"{_OTHER}; ask an operator for sudo -u lucid lucidctl why-not {self.job_id}"
         if self.now:
             return f"{', or '.join(self.now)} it would start now"
-        return f"nothing that was tried would start it now ({', '.join(dict.fromkeys(self.kinds))})"
+        late = f"; not all tried within {_MOST_S:g} s: {', '.join(dict.fromkeys(self.left))}" if self.left else ""
+        return f"nothing that was tried would start it now ({', '.join(dict.fromkeys(self.kinds))}){late}"
 
     def to_dict(self) -> dict[str, Any]:
         """The answers as JSON."""
@@ -85,7 +85,7 @@ class WhyNot:
 
 def asked_again(
     last: LastPlan,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     config: Path,
     job_id: str,
     changes: Changes,
@@ -103,15 +103,19 @@ def asked_again(
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
     if changes != Changes():
-        tries = [(one[0], [one]) for one in _variants(last.snapshot, name, entry, changes).items()]
+        tries, until_s = [(one[0], [one]) for one in _variants(last.snapshot, name, entry, changes).items()], math.inf
     else:
         ends_s = None if held is None else ends_in_time_s(held.reasons, last.snapshot.now_s)
-        tries = _tries(last.snapshot, name, entry, ends_s)
+        tries, until_s = _tries(last.snapshot, name, entry, ends_s), time.monotonic() + _MOST_S
     expected = waits.starts_in_s, row_starts(waits, starts)
-    rows, kinds = {_AS_IT_IS: held}, [kind for kind, _ in tries]
-    found = WhyNot(job_id, last.snapshot.now_s, rows, agrees, expected, kinds)
+    rows, kinds, left = {_AS_IT_IS: held}, list[str](), list[str]()
+    found = WhyNot(job_id, last.snapshot.now_s, rows, agrees, expected, kinds, left)
     for kind, some in tries if agrees else ():
         for words, (home, changed) in () if kind == "both" and found.now else some:  # else one of them suffices
+            if kinds and time.monotonic() > until_s:
+                left.append(kind)
+                break
+            kinds.append(kind)
             plan = policy.plan(_with(last.snapshot, name, entry, home, changed))
             rows[words] = row_in(plan, job_id, last.modes)
             if words in found.now:
@@ -136,8 +140,8 @@ _Variant = tuple[str, tuple[str, Pending]]
 """What is changed, in words; the partition in which the changed job would wait, and the job."""
 _MOST_VCS = 16
 """How many other VCs are tried."""
-
-
+_MOST_S = 4.0
+"""How long is tried what may help; a plan over 12,000 waiting jobs takes 0.8 s."""
 _SHARES = "willing to share"
 
 
@@ -147,14 +151,16 @@ def _tries(snapshot: Snapshot, name: str, entry: Pending, ends_s: float | None) 
     job, homes = entry.job, [part for part in snapshot.partitions.values() if not part.profiling]
     others = [vc for part in homes for vc in part.vcs if vc != job.vc and job.gpus <= part.quotas.get(vc, part.gpus)]
     halves = [Changes(job.gpus >> by) for by in range(1, job.gpus.bit_length())]
-    asked = [("a shorter time limit", [Changes(limit_s=ends_s)]), ("fewer GPUs", halves)]
-    asked += [("sharing", [Changes(share=True)]), *(("another VC", [Changes(vc=vc)]) for vc in others[:_MOST_VCS])]
-    made = [
-        (kind, [v for one in some for v in _variants(snapshot, name, entry, one).items()]) for kind, some in asked
-    ]
+
+    def changed(*some: Changes) -> list[_Variant]:
+        return [made for one in some for made in _variants(snapshot, name, entry, one).items()]
+
+    fewer, both = changed(*halves), list[_Variant]()
     if entry.alone or not job.shareable:
-        both = [(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in made[1][1]]
-        made.insert(3, ("both", both))
+        both = [(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in fewer]
+    made = [("a shorter time limit", changed(Changes(limit_s=ends_s))), ("fewer GPUs", fewer)]
+    made += [("sharing", changed(Changes(share=True))), ("both", both)]
+    made += [("another VC", changed(Changes(vc=vc))) for vc in others[:_MOST_VCS]]
     return [(kind, some) for kind, some in made if some]
 
 

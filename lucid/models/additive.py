@@ -13,23 +13,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field, structs
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
+from lucid.models.library import StoredModel
 from lucid.models.packing.share_score import ShareTree
 from lucid.text import shown
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
-FORMAT: Final = "lucid-additive/1"
 LINKS: Final = ("identity", "log")
-_KINDS: Final = ("continuous", "categorical")
 _MISSING: Final = 0
 
 
@@ -41,17 +39,22 @@ class TermScore(NamedTuple):
     score: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True, omit_defaults=True):
     """One feature as one term bins it.
 
     Continuous: `cuts` ascending; x falls into bin ``1 + #(cuts <= x)``, so a cut belongs to the bin above.
     Categorical: `categories` maps a name to its bin (1 and up; several names may share one)."""
 
     feature: str
-    kind: str
+    kind: Literal["continuous", "categorical"]
     cuts: tuple[float, ...] = ()
     categories: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(low >= high for low, high in itertools.pairwise(self.cuts)):
+            raise ValueError(f"the cuts of {self.feature} do not ascend strictly")
+        if not all(1 <= index <= len(self.categories) for index in self.categories.values()):
+            raise ValueError(f"a category of {self.feature} is not in a bin from 1 to {len(self.categories)}")
 
     @property
     def size(self) -> int:
@@ -106,8 +109,7 @@ class Axis:
         return found
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A main effect (one axis) or a pairwise effect (two).
 
     `scores` has one dimension per axis, of that axis's size; `weights` (same shape) is how much training data
@@ -118,6 +120,14 @@ class Term:
     scores: FloatArray
     weights: FloatArray
 
+    def __post_init__(self) -> None:
+        shape = tuple(axis.size for axis in self.axes)
+        if len(shape) not in (1, 2) or not self.scores.shape == self.weights.shape == shape:
+            shapes = f"{self.scores.shape} and {self.weights.shape}"
+            raise ValueError(f"the tables of {self.name} have shapes {shapes}, its axes say {shape}")
+        if not np.isfinite(self.scores).all() or not (self.weights >= 0).all():
+            raise ValueError(f"{self.name} has a score that is not finite, or a negative weight")
+
     @property
     def importance(self) -> float:
         """Mean absolute score over the training data (interpret's ``avg_weight``)."""
@@ -125,13 +135,20 @@ class Term:
         return float(np.vdot(np.abs(self.scores), self.weights) / total) if total > 0 else 0.0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class AdditiveModel:
+class AdditiveModel(StoredModel, frozen=True, tag="lucid-additive/1"):
     """Intercept plus terms; `link` says how a score becomes a prediction (identity, or exp for log)."""
 
     intercept: float
-    link: str
+    link: Literal["identity", "log"]
     terms: tuple[Term, ...]
+
+    def __post_init__(self) -> None:
+        """Equal axes become one object, so that a prediction bins each of them once."""
+        known: dict[tuple[Any, ...], Axis] = {}
+        for term in self.terms:
+            keys = [(axis.feature, axis.kind, axis.cuts, *axis.categories.items()) for axis in term.axes]
+            axes = (known.setdefault(key, axis) for key, axis in zip(keys, term.axes, strict=True))
+            structs.force_setattr(term, "axes", tuple(axes))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -168,23 +185,6 @@ class AdditiveModel:
             for term, addend in zip(self.terms, addends, strict=True)
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data; `from_json` gives an equal model back (floats survive exactly)."""
-        return {
-            "format": FORMAT,
-            "intercept": self.intercept,
-            "link": self.link,
-            "terms": [_term_json(term) for term in self.terms],
-        }
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str = "additive model") -> AdditiveModel:
-        """Check and build; `source` is the file or place that messages name.
-
-        Raises:
-            ModelError: anything that does not make a consistent model, naming where and what to do."""
-        return _Reader(source).model(data)
-
     def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
         absent = [name for name in self.features if name not in columns]
         if absent:
@@ -215,105 +215,6 @@ def _shown(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "missing"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _term_json(term: Term) -> dict[str, Any]:
-    axes = [
-        {"feature": axis.feature, "kind": axis.kind}
-        | ({"cuts": list(axis.cuts)} if axis.kind == "continuous" else {"categories": dict(axis.categories)})
-        for axis in term.axes
-    ]
-    return {"name": term.name, "axes": axes, "scores": term.scores.tolist(), "weights": term.weights.tolist()}
-
-
-class _Reader:
-    """Checks a model's JSON piece by piece; every refusal names the source and the place in it."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._axes: dict[tuple[Any, ...], Axis] = {}
-
-    def model(self, data: object) -> AdditiveModel:
-        top = self._object(data, "top level", {"format", "intercept", "link", "terms"})
-        if top["format"] != FORMAT:
-            self._refuse("format", f"is {top['format']!r}, this version reads {FORMAT!r}")
-        if top["link"] not in LINKS:
-            self._refuse("link", f"is {top['link']!r}, known links are {', '.join(LINKS)}")
-        if not isinstance(top["terms"], list):
-            self._refuse("terms", "is not a list")
-        terms = tuple(self._term(item, f"terms[{number}]") for number, item in enumerate(top["terms"]))
-        return AdditiveModel(self._number(top["intercept"], "intercept"), top["link"], terms)
-
-    def _term(self, data: object, where: str) -> Term:
-        item = self._object(data, where, {"name", "axes", "scores", "weights"})
-        if not isinstance(item["name"], str):
-            self._refuse(f"{where}.name", "is not text")
-        if not isinstance(item["axes"], list) or len(item["axes"]) not in (1, 2):
-            self._refuse(f"{where}.axes", "must list one or two axes")
-        axes = tuple(self._axis(axis, f"{where}.axes[{number}]") for number, axis in enumerate(item["axes"]))
-        shape = tuple(axis.size for axis in axes)
-        scores = self._table(item["scores"], f"{where}.scores", shape)
-        weights = self._table(item["weights"], f"{where}.weights", shape)
-        if (weights < 0).any():
-            self._refuse(f"{where}.weights", "has a negative weight")
-        return Term(item["name"], axes, scores, weights)
-
-    def _axis(self, data: object, where: str) -> Axis:
-        kind = data.get("kind") if isinstance(data, dict) else None
-        if kind not in _KINDS:
-            self._refuse(f"{where}.kind", f"is {kind!r}, known kinds are {', '.join(_KINDS)}")
-        item = self._object(data, where, {"feature", "kind", "cuts" if kind == "continuous" else "categories"})
-        if not isinstance(item["feature"], str):
-            self._refuse(f"{where}.feature", "is not text")
-        axis = (
-            Axis(item["feature"], kind, cuts=self._cuts(item["cuts"], f"{where}.cuts"))
-            if kind == "continuous"
-            else Axis(item["feature"], kind, categories=self._names(item["categories"], f"{where}.categories"))
-        )
-        # Equal axes become one object again, so that a prediction bins each of them once.
-        return self._axes.setdefault((axis.feature, kind, axis.cuts, tuple(axis.categories.items())), axis)
-
-    def _cuts(self, data: object, where: str) -> tuple[float, ...]:
-        if not isinstance(data, list):
-            self._refuse(where, "is not a list")
-        cuts = tuple(self._number(cut, f"{where}[{number}]") for number, cut in enumerate(data))
-        if any(low >= high for low, high in itertools.pairwise(cuts)):
-            self._refuse(where, "does not ascend strictly")
-        return cuts
-
-    def _names(self, data: object, where: str) -> dict[str, int]:
-        if not isinstance(data, dict):
-            self._refuse(where, "is not an object of name to bin")
-        for name, index in data.items():
-            if isinstance(index, bool) or not isinstance(index, int) or not 1 <= index <= len(data):
-                self._refuse(f"{where}[{name!r}]", f"is {index!r}, not a bin from 1 to {len(data)}")
-        return dict(data)
-
-    def _table(self, data: object, where: str, shape: tuple[int, ...]) -> FloatArray:
-        try:
-            table = np.array(data, dtype=np.float64) if isinstance(data, list) else np.zeros(())
-        except (TypeError, ValueError):
-            self._refuse(where, "is not a table of numbers")
-        if table.shape != shape:
-            self._refuse(where, f"has shape {table.shape}, its axes say {shape}")
-        if not np.isfinite(table).all():
-            self._refuse(where, "has a value that is not finite")
-        return frozen(table)
-
-    def _number(self, value: object, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            self._refuse(where, f"is {value!r}, not a finite number")
-        return float(value)
-
-    def _object(self, data: object, where: str, keys: set[str]) -> dict[str, Any]:
-        if not isinstance(data, dict):
-            self._refuse(where, "is not an object")
-        if set(data) != keys:
-            self._refuse(where, f"has keys {sorted(data)}, must have {sorted(keys)}")
-        return data
-
-    def _refuse(self, where: str, what: str) -> NoReturn:
-        raise ModelError(f"{self._source}: {where} {what}; train the model again or restore an earlier version")
 
 
 MOST_SHOWN = 20
@@ -414,7 +315,7 @@ def from_ebm(ebm: Any) -> AdditiveModel:
                 axes[feature, level] = _axis(str(ebm.feature_names_in_[feature]), ebm.bins_[feature][level])
             used.append(axes[feature, level])
         terms.append(Term(str(name), tuple(used), frozen(scores), frozen(weights)))
-    return AdditiveModel(float(ebm.intercept_), str(link), tuple(terms))
+    return AdditiveModel(float(ebm.intercept_), link, tuple(terms))
 
 
 def _axis(feature: str, bins: Any) -> Axis:

@@ -6,29 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.library import Library, Trained, Version
+from lucid.models.library import Library, StoredModel, Trained, Version
 from lucid.models.training import Evidence, Rules
 
-
-class Stored(Protocol):
-    """A model that is stored as JSON. ``source``: the file or place that messages name."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data."""
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str) -> Self:
-        """The model, checked and built; raises ``ModelError``."""
-
-
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=StoredModel)
 D = TypeVar("D")
 
 SAMPLE: Final = 500
@@ -42,8 +30,7 @@ class TooFew(ModelError):
     """There is not enough data yet; train when more has come."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Task(Generic[M]):
+class Task(Struct, Generic[M], frozen=True):
     """One training: ``fit`` makes the model, ``loss`` judges it on data that ``fit`` does not see (lower is better),
     ``facts`` are kept with the version. A loss above ``most`` is never promoted. ``final``, where there is one, fits
     the model that is stored, on the judging data too."""

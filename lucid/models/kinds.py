@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
-from lucid.models.kind import Kind, Stored, TooFew
-from lucid.models.library import Library, Trained
+from lucid.models.kind import Kind, TooFew
+from lucid.models.library import Library, StoredModel, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
 
 if TYPE_CHECKING:
-    from lucid.config.live import ModelSettings
+    pass
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 
@@ -156,16 +157,10 @@ class Keeper:
         return self._read[kind.data]
 
 
-def rules_from(settings: ModelSettings) -> Rules:
-    """The bounds that an administrator set."""
-    return Rules(new_jobs=settings.new_jobs, most_age=timedelta(days=settings.most_age_days))
+M = TypeVar("M", bound=StoredModel)
 
 
-M = TypeVar("M", bound=Stored)
-
-
-@frozen_dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """What answers for one kind: a version (``v3``), or its replacement, and ``why``. ``trouble``: a version is in
     service but cannot be used."""
 

@@ -22,13 +22,36 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
+from lucid.core.codec import from_others, to_json
 from lucid.errors import ModelError
 from lucid.files import write_atomic
 
 FORMAT: Final = "lucid-model-version/1"
+
+
+class StoredModel(Struct, frozen=True, tag_field="format"):
+    """Base of all models that are stored. Each names its format by its ``tag``, and checks itself: in
+    ``__post_init__``, and by the types of its fields."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The model as JSON-ready data; `from_json` gives an equal model back (floats survive exactly)."""
+        data: dict[str, Any] = to_json(self)
+        return data
+
+    @classmethod
+    def from_json(cls, data: object, *, source: str = "model") -> Self:
+        """Check and build; `source` is the file or place that messages name.
+
+        Raises:
+            ModelError: anything that does not make a consistent model, naming where and what to do."""
+        try:
+            return from_others(cls, data)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{source}: {error}; train the model again or restore an earlier version") from None
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -97,8 +120,7 @@ class TrainingRuns(ModelError):
     """Another training holds the library's lock; it serves the same purpose, so skip or wait."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """One stored version: `data` is the model's own JSON, `facts` what was known when it was stored."""
 
     name: str
@@ -109,8 +131,7 @@ class Version:
     in_service: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(Struct, frozen=True):
     """Outcome of `Library.train`: the new version, both losses on later data, and whether it was promoted."""
 
     version: int

@@ -33,8 +33,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """The bounds of decisions. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site,
-    for what they mean does not depend on the site."""
+    """The bounds of decisions. They hold at every site, for what they mean does not depend on the site."""
 
     new_jobs: int = 1000  # finished jobs not yet learned from that call for training
     least_jobs: int = 50  # below this many new jobs there is too little to learn from and to judge by

@@ -9,9 +9,10 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from lucid.core.gpu import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.core.ports import GpuMetrics

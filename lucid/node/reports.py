@@ -17,11 +17,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lucid.core.as_json import from_json, to_json
-from lucid.core.checked import checked, sound_profile
-from lucid.core.frozen import frozen_dataclass
-from lucid.core.gpu import MOST_NUMBER, CardHealth, GpuFault, NodeHealth
-from lucid.core.job import JobProfile
+from msgspec import Struct
+
+from lucid.core.codec import from_others, to_json
+from lucid.core.gpu import MOST_NUMBER, CardHealth, NodeHealth
+from lucid.core.job import JobProfile, sound_profile
 from lucid.errors import MetricsError
 from lucid.files import read_regular, write_atomic
 from lucid.profiler.summary import Summary, merged_profile
@@ -32,8 +32,7 @@ _LARGEST_BYTES: Final = 1 << 20
 _T = TypeVar("_T")
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfileFiles:
+class ProfileFiles(Struct, frozen=True):
     """The content of the folder: summaries by job (one a node), and files that are no summaries, with the reason."""
 
     summaries: Mapping[str, tuple[Summary, ...]]
@@ -124,11 +123,10 @@ def summary_to_dict(summary: Summary) -> dict[str, Any]:
 def summary_from_dict(data: Mapping[str, Any]) -> Summary:
     """The summary that ``summary_to_dict`` wrote.
 
-    Raises: ValueError: it is of another format, or a value is out of range. KeyError, TypeError: a field is missing
-    or of a wrong type."""
+    Raises: ValueError: it is of another format, a field is missing or of a wrong type, or a value is out of range."""
     if data.get("format") != FORMAT:
         raise ValueError(f"format {data.get('format')!r}, this version reads {FORMAT}")
-    summary = checked(from_json(Summary, data))
+    summary = from_others(Summary, data)
     _file_name(summary.job)
     if summary.profile is not None:
         sound_profile(summary.profile)
@@ -184,9 +182,9 @@ def read_health(path: Path) -> NodeHealth:
         data = json.loads(content)
         if data.get("format") != HEALTH_FORMAT:
             raise ValueError(f"format {data.get('format')!r}, this version reads {HEALTH_FORMAT}")
-        health = checked(from_json(NodeHealth, data))
+        health = from_others(NodeHealth, data)
         for card in health.cards:
-            _sound_card(checked(card))
+            _sound_card(card)
         if f"{health.node}.json" != path.name or len(health.cards) > _MOST_CARDS:
             raise ValueError(f"it tells of {len(health.cards)} GPUs of node {health.node!r}")
         return health
@@ -201,8 +199,7 @@ def read_health(path: Path) -> NodeHealth:
 def _sound_card(card: CardHealth) -> None:
     if not 0 <= card.index <= MOST_NUMBER:
         raise ValueError(f"a GPU has the number {card.index}")
-    for fault in card.faults:
-        one: GpuFault = checked(fault)
+    for one in card.faults:
         if not 0 < one.since_s <= one.began_s <= one.last_s:
             raise ValueError(f"{one.kind} was seen from {one.since_s} to {one.last_s}")
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from lucid.core.gpu import GpuLost, GpuProcess, GpuReading
 from lucid.core.job import JobProfile

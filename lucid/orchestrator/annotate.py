@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Follows, Forecaster, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names, key_of
+from lucid.core.snapshot import Changes, Partition, Snapshot
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 
@@ -60,7 +62,6 @@ class Annotator:
         """Jobs that the last snapshot listed as ended: if its cycle failed, the next snapshot lists them again."""
         self._partitions: dict[str, Partition] = {}
         """The partitions as they were followed last."""
-        self._seen: object | None = None
         self._handed_out: weakref.ref[Snapshot] | None = None
 
     def __call__(self, snapshot: Snapshot, memory: Mapping[str, object] | None = None) -> Snapshot:
@@ -110,12 +111,11 @@ class Annotator:
 
     def _follow(self, snapshot: Snapshot) -> None:
         """Predict the jobs that came, and forget those that went."""
-        seen, partitions, looked_at = self._seen, snapshot.partitions, self._partitions
-        self._seen = None  # a predictor that fails leaves some unseen
+        partitions, looked_at = snapshot.partitions, self._partitions
         new: dict[str, Partition] = {}
         came, went = set[str](), set[str]()
-        for name in changed_names(seen, partitions):
-            partition, before = partitions[name], looked_at.get(name)
+        for name, partition in partitions.items():
+            before = looked_at.get(name)
             if before is not partition:
                 new[name] = partition
                 changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
@@ -128,7 +128,6 @@ class Annotator:
         if len(looked_at) > len(partitions):
             for name in looked_at.keys() - partitions.keys():
                 went.update([entry.job.id for entry in looked_at.pop(name).listed()])
-        self._seen = key_of(partitions)
         gone = (went - came) & self._said.keys()  # not those that ended, which are forgotten already
         if gone:  # unless another partition shows them still
             gone.difference_update(entry.job.id for part in partitions.values() for entry in part.listed())
@@ -154,7 +153,7 @@ class Annotator:
             known = self._said.get(job_id)
             if known is None or (known.naive is not None and now.near(known.naive)):
                 continue
-            self._said[job_id] = replace(known, naive=now)
+            self._said[job_id] = _Said(known.job, known.profile, known.given, now)
             self._predictions[job_id] = self._chosen(known.job)
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Plan
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, UnsafeAction
@@ -16,8 +17,7 @@ from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.safety.check import SafetyCheck
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class CycleResult:
+class CycleResult(Struct, frozen=True):
     """What one cycle observed, decided and did. ``unsafe``: what the safety check left out of the plan."""
 
     snapshot: Snapshot

@@ -6,23 +6,27 @@ the run, since an error in research code is not hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, earliest
-from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import Unplanned
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan, words_of
+from lucid.left_out import LeftOut
 from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy, rules_of
 from lucid.orchestrator.registry import make_policy
 from lucid.places import HELD_AT_MOST_S
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
+    from lucid.models.duration.hazards import HazardTables
 
 
 class PoliciesByPartition:
@@ -122,7 +126,7 @@ def isolated(policy: Policy) -> Policy:
         try:
             return plan(partition, snapshot)
         except Exception as error:
-            return replace(unplanned(partition, snapshot, error), wake_s=None)
+            return structs.replace(unplanned(partition, snapshot, error), wake_s=None)
 
     for one in _each(policy):
         if isinstance(one, PartitionPolicy):
@@ -263,30 +267,84 @@ class Context:
     answers: Answers
 
 
-class RecordingPredictor:
-    """Passes every question on, and keeps the answers on pairs; predictions of jobs are in the snapshot anyway."""
+_SOURCE = "predictions of the models"
 
-    def __init__(self, inner: Predictor) -> None:
-        self._inner = inner
-        self.answers: dict[tuple[JobProfile, JobProfile], PairSpeeds] = {}
+
+class Predictions:
+    """A predictor as a live cluster asks it. With ``left_out`` no exception comes out of it, and ``first_guess_s`` is
+    the duration of a job that it fails for. While a plan is made its answers on pairs are kept; predictions of jobs
+    are in the snapshot anyway."""
+
+    def __init__(self, predictor: Predictor, left_out: LeftOut | None = None, first_guess_s: float = 0.0) -> None:
+        self._predictor = predictor
+        self._left_out = left_out
+        self._first_guess_s = first_guess_s
+        self.answers: dict[tuple[JobProfile, JobProfile], PairSpeeds] | None = None
 
     @property
     def name(self) -> str:
-        """The present name of the predictor behind this one."""
-        return self._inner.name
+        """The present name of the predictor."""
+        return self._predictor.name
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The inner predictor's prediction."""
-        return self._inner.predict(job, profile, now_s)
+        """The predictor's answer; the first guess, where it fails."""
+        try:
+            return self._predictor.predict(job, profile, now_s)
+        except Exception as error:
+            self._failed(f"job {job.id}", error)
+            return Prediction(self._first_guess_s, "first guess, because the models failed")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """The inner predictor's speeds of the pair, which are kept."""
-        found = self.answers[a, b] = self._inner.pair_speed(a, b)
+        """The predictor's answer; ``"failed"`` where it fails: the pair is not made."""
+        found: PairSpeeds = "failed"
+        try:
+            found = self._predictor.pair_speed(a, b)
+        except Exception as error:
+            self._failed("a pair", error)
+        if self.answers is not None:
+            self.answers[a, b] = found
         return found
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Pass the ended jobs on."""
-        self._inner.learn(ended)
+        """Let the predictor learn of all that ran at once, or if that fails of each by itself."""
+        if self._left_out is not None:
+            ended = [item for item in ended if item.ran]
+        try:
+            self._predictor.learn(ended)
+        except Exception as error:
+            if len(ended) <= 1:
+                self._failed(f"job {ended[0].job.id}" if ended else "none", error)
+                return
+            for one in ended:
+                self.learn([one])
+
+    def _failed(self, whom: str, error: Exception) -> None:
+        if self._left_out is None:
+            raise error
+        self._left_out.one(_SOURCE, whom, error)
+
+
+class FollowingPredictions(Predictions):
+    """Such a predictor that follows who waits and who runs (``Follows``)."""
+
+    def __init__(self, tables: HazardTables, left_out: LeftOut, first_guess_s: float) -> None:
+        super().__init__(tables, left_out, first_guess_s)
+        self._tables = tables
+
+    def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
+        """Let the tables follow; they may miss jobs where that fails."""
+        try:
+            self._tables.follow(came, gone)
+        except Exception as error:
+            self._failed("who waits and runs", error)
+
+    def anew(self, partition: str, pending: Sequence[Pending], now_s: float) -> Mapping[str, Prediction]:
+        """The tables' new estimates; none where they fail."""
+        try:
+            return self._tables.anew(partition, pending, now_s)
+        except Exception as error:
+            self._failed(f"estimates anew in {partition}", error)
+            return {}
 
 
 class PolicyHost:
@@ -310,7 +368,7 @@ class PolicyHost:
         """``forgot`` is called with a memory that the policy failed with, and the error; without it the plan raises
         what the policy raises. ``failed`` is called with each partition that could not be planned. ``took`` is called
         with the time that each plan took, by ``clock_s``."""
-        self._heard = heard = RecordingPredictor(predictor)
+        self._heard = heard = predictor if isinstance(predictor, Predictions) else Predictions(predictor)
         self._inner = inner = make(heard)
         self._isolation = None if forgot is None else Isolation(lambda: make(heard), forgot, failed)
         self._took, self._clock_s = took, clock_s
@@ -335,9 +393,13 @@ class PolicyHost:
             self._took(self._clock_s() - began_s)
 
     def _plan(self, snapshot: Snapshot) -> Plan:
-        self._heard.answers = {}
-        plan = (self._isolation or self._inner).plan(snapshot)
-        now = Context(snapshot, self._heard.name, self._heard.answers)
+        answers: dict[tuple[JobProfile, JobProfile], PairSpeeds] = {}
+        self._heard.answers = answers
+        try:
+            plan = (self._isolation or self._inner).plan(snapshot)
+        finally:
+            self._heard.answers = None
+        now = Context(snapshot, self._heard.name, answers)
         known, self._made = self._made, {}
         for name, part in plan.partitions.items():
             before = known.get(name)

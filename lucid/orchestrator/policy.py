@@ -7,76 +7,26 @@ settings."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Parts, Plan, Requeue, Start, earliest
+from msgspec import structs
+
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Start, earliest
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Pending, Running, may_restart
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.reasons.queue import Boots, GpusOut, SlurmBars
-from lucid.core.snapshot import Partition, Snapshot, changed_names, key_of
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
-
-
-class BlockedJobs:
-    """Takes barred jobs out of a snapshot before planning, and adds their decisions afterwards. The same objects come
-    out as long as the same objects go in, so that kept plans stay kept."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, tuple[Partition, Partition]] = {}
-        self._some: set[str] = set()
-        """Partitions with barred jobs in the last snapshot."""
-        self._seen: object | None = None
-        self._joined: dict[str, tuple[Partition, PartitionPlan, PartitionPlan]] = {}
-
-    def without(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot without the jobs that Slurm bars; the same one where there are none."""
-        whole = snapshot.partitions
-        names = changed_names(self._seen, whole)
-        if len(names) == len(whole):
-            self._some.clear()
-        for name in names:
-            (self._some.discard if self._without(whole[name]) is whole[name] else self._some.add)(name)
-        self._seen = key_of(whole)
-        if not self._some:
-            return snapshot
-        return replace(snapshot, partitions={name: self._without(partition) for name, partition in whole.items()})
-
-    def _without(self, partition: Partition) -> Partition:
-        known = self._open.get(partition.name)
-        if known is None or known[0] is not partition:
-            left, looked = partition, partition.listed()
-            if known is not None and known[1] is known[0]:  # it had none
-                looked = partition.since(known[0]).came
-            if any(isinstance(entry, Pending) and entry.barred for entry in looked):
-                left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
-            known = self._open[partition.name] = (partition, left)
-        return known[1]
-
-    def joined(self, partition: Partition, plan: PartitionPlan) -> PartitionPlan:
-        """The plan with a decision for each job of ``partition`` that was left out: it waits, for Slurm's reason."""
-        if self._without(partition) is partition:
-            return plan
-        known = self._joined.get(partition.name)
-        if known is not None and known[0] is partition and known[1] is plan:
-            return known[2]
-        holds: dict[str, Decision] = {
-            entry.job.id: Hold((SlurmBars(entry.barred, entry.retry_s),))
-            for entry in partition.pending
-            if entry.barred
-        }
-        made = replace(plan, decisions={**plan.decisions, **holds})
-        self._joined[partition.name] = (partition, plan, made)
-        return made
 
 
 def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> PartitionPlan:
@@ -89,11 +39,11 @@ def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> Parti
             if mine:
                 last = max(mine, key=lambda node: node.delay_s(now_s))
                 boots = Boots(last.name, last.boots_since_s is None, last.delay_s(now_s), len(mine) - 1)
-                told[action.job_id] = replace(action.decision, reasons=(*action.decision.reasons, boots))
+                told[action.job_id] = structs.replace(action.decision, reasons=(*action.decision.reasons, boots))
     if not told:
         return made
     actions = tuple(Action(a.job_id, a.partition, told.get(a.job_id, a.decision)) for a in made.actions)
-    return replace(made, decisions={**made.decisions, **told}, actions=actions)
+    return structs.replace(made, decisions={**made.decisions, **told}, actions=actions)
 
 
 def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
@@ -122,59 +72,7 @@ def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
         why = GpusOut(1, out.node, out.index, out.since_s, out.words, out.by)
         decisions[entry.job.id] = leaves = Requeue((why,))
         actions.append(Action(entry.job.id, partition.name, leaves))
-    return replace(plan, decisions=decisions, actions=tuple(actions))
-
-
-class KeptParts:
-    """The plans of all partitions, carried from one plan to the next. Partitions are planned anew that changed, whose
-    plan acts or is due, and the profiling partition; where the plan of a VC depends on nothing else, the result is
-    the same as if all were planned anew."""
-
-    def __init__(self) -> None:
-        self._last: Parts | None = None
-        self._seen: object | None = None
-        self._place: dict[str, int] = {}
-        self._profiling: list[str] = []
-        self._wakes: list[tuple[float, str]] = []
-        """A heap of wake times; an entry is void where the plan has another time by now."""
-
-    def to_plan(self, partitions: Mapping[str, Partition], now_s: float, *, alone: bool) -> Collection[str]:
-        """The names of the partitions to plan, in order. ``alone``: whether each plan, but for profiling, depends on
-        its partition alone."""
-        changed = changed_names(self._seen if alone else None, partitions)
-        self._seen = None  # a plan that fails leaves some not looked at
-        if self._last is None or len(changed) == len(partitions):
-            self._last = None
-            return partitions.keys()
-        names = {*changed, *self._last.acting, *self._profiling}
-        while self._wakes and self._wakes[0][0] <= now_s:
-            names.add(heapq.heappop(self._wakes)[1])
-        return sorted(names, key=self._place.__getitem__)
-
-    def with_fresh(self, partitions: Mapping[str, Partition], looked: Mapping[str, PartitionPlan]) -> Parts:
-        """All plans. ``looked``: those of the partitions that were planned, new or as before."""
-        last = self._last
-        if last is None:
-            self._place = {name: at for at, name in enumerate(partitions)}
-            self._profiling = [name for name, partition in partitions.items() if partition.profiling]
-            self._wakes = []
-            made, memory = Parts(looked), dict[str, object]()
-        else:
-            fresh = {name: part for name, part in looked.items() if last[name] is not part}
-            made, memory = Parts(last, last.key, fresh), dict(last.memory)
-        for name, part in looked.items():
-            if part.wake_s is not None:
-                heapq.heappush(self._wakes, (part.wake_s, name))
-            if part.memory is not None:
-                memory[name] = part.memory
-            else:
-                memory.pop(name, None)
-        while self._wakes and made[self._wakes[0][1]].wake_s != self._wakes[0][0]:
-            heapq.heappop(self._wakes)
-        made.acting, made.memory = [name for name, part in looked.items() if part.actions], memory
-        made.wake_s = self._wakes[0][0] if self._wakes else None
-        self._last, self._seen = made, key_of(partitions)
-        return made
+    return structs.replace(plan, decisions=decisions, actions=tuple(actions))
 
 
 Preempts = Literal["nobody", "elastic", "anybody"]
@@ -313,6 +211,9 @@ PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
 
+_BARRED = attrgetter("barred")
+
+
 class PartitionPolicy(ABC):
     """Base of policies that plan each partition by itself.
 
@@ -327,11 +228,11 @@ class PartitionPolicy(ABC):
     (``planner.isolated``). ``None``: ``plan`` raises it, too."""
 
     def __init__(self) -> None:
+        self._open: dict[str, tuple[Partition, Partition]] = {}
+        """By name, the partition as it is and without the jobs that Slurm bars."""
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
-        """By partition: the partition, what else its plan depends on, the plan, and whether its nodes are always
-        open, awake, and below no known switches."""
-        self._barred = BlockedJobs()
-        self._parts = KeptParts()
+        """By name, the partition as it is, what else its plan depends on, the plan, and whether all its nodes are
+        whole, always open, awake, and below no known switches."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """False: most policies profile nothing."""
@@ -339,43 +240,56 @@ class PartitionPolicy(ABC):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
-        looked: dict[str, PartitionPlan] = {}
-        now_s = snapshot.now_s
-        whole, snapshot = snapshot, self._barred.without(snapshot)
-        for name in self._parts.to_plan(snapshot.partitions, now_s, alone=self.plans_alone):
-            partition = snapshot.partitions[name]
-            kept, others = self._kept.get(name), self.depends_on(partition, snapshot)
+        now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
+        snapshot, alone = self._without_barred(snapshot), self.plans_alone
+        for name, partition in snapshot.partitions.items():
+            kept = self._kept.get(name)
+            others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if (
                 kept is not None
-                and kept[0] is partition
+                and kept[0] is whole[name]
                 and kept[1] == others
                 and not kept[2].actions
                 and (kept[2].wake_s is None or now_s < kept[2].wake_s)
             ):
-                looked[name] = kept[2]
+                parts[name] = kept[2]
                 continue
             if self.guard is None:
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            part = off_bad_gpus(part, partition)
             if kept is not None and kept[0].nodes is partition.nodes:
                 plain = kept[3]
             else:
-                plain = not any(node.boot_s or node.windows or node.switches for node in partition.nodes)
+                plain = not any(n.left_out or n.boot_s or n.windows or n.switches for n in partition.nodes)
             if not plain:
-                part = _with_nodes(part, partition, now_s)
-            self._kept[name] = (partition, others, part, plain)
-            looked[name] = part
-        parts: Mapping[str, PartitionPlan] = self._parts.with_fresh(snapshot.partitions, looked)
-        if whole is not snapshot:
-            parts = {name: self._barred.joined(whole.partitions[name], part) for name, part in parts.items()}
+                part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
+            if partition is not whole[name]:
+                part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
+            self._kept[name] = (whole[name], others, part, plain)
+            parts[name] = part
         return Plan(now_s, parts)
+
+    def _without_barred(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot without the jobs that Slurm bars; the same objects as long as the same objects come in."""
+        made: dict[str, Partition] = {}
+        for name, partition in snapshot.partitions.items():
+            known = self._open.get(name)
+            if known is None or known[0] is not partition:
+                left, looked = partition, partition.pending
+                if known is not None and known[1] is known[0]:  # it had none
+                    came = partition.since(known[0]).came
+                    looked = tuple([entry for entry in came if isinstance(entry, Pending)])
+                if any(map(_BARRED, looked)):
+                    left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
+                known = self._open[name] = (partition, left)
+            if known[1] is not partition:
+                made[name] = known[1]
+        return replace(snapshot, partitions={**snapshot.partitions, **made}) if made else snapshot
 
     def forget(self) -> None:
         """Plan every partition anew the next time, since something has changed that no partition shows."""
         self._kept.clear()
-        self._parts = KeptParts()
 
     @property
     def plans_alone(self) -> bool:
@@ -401,6 +315,12 @@ class PartitionPolicy(ABC):
         """Decide one partition; the rest of the snapshot may be read."""
 
 
+def _bars(partition: Partition) -> dict[str, Decision]:
+    """The decision on each job that Slurm bars: it waits, for Slurm's reason."""
+    barred = (entry for entry in partition.pending if entry.barred)
+    return {entry.job.id: Hold((SlurmBars(entry.barred, entry.retry_s),)) for entry in barred}
+
+
 def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
     """The plan, with the boots that its starts wait for, and a wake time when a node opens or closes."""
     part = with_boots(partition, part, now_s)
@@ -409,4 +329,4 @@ def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> Part
     if any(node.switches for node in partition.nodes):  # then any switch will do for one of them
         asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
     ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
-    return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
+    return structs.replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from lucid.core.codec import to_json
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from lucid.config.policy import PolicySettings
-    from lucid.orchestrator.policies.queue import QueueKeys
     from lucid.orchestrator.policy import Policy, PolicyFactory
 
 
@@ -48,16 +48,19 @@ def _times_gpus(entries: _Entries, values: Iterable[float]) -> list[float]:
     return [value * entry.job.gpus if value < _LAST else _LAST for entry, value in zip(entries, values, strict=True)]
 
 
-def _remaining(overhead_s: float) -> QueueKeys:
+RESTART_OVERHEAD_S = 40.0
+"""What srtf and srsf assume that one preemption costs."""
+
+
+def _remaining(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
     from lucid.orchestrator.policies.queue import attained_s
 
-    def left_s(entry: Pending | Running, found: Prediction | None, now_s: float) -> float:
-        return _LAST if found is None else found.duration_s + overhead_s * entry.restarts - attained_s(entry, now_s)
+    def left_s(entry: Pending | Running, found: Prediction | None) -> float:
+        if found is None:
+            return _LAST
+        return found.duration_s + RESTART_OVERHEAD_S * entry.restarts - attained_s(entry, now_s)
 
-    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
-        return [left_s(entry, predictions.get(entry.job.id), now_s) for entry in entries]
-
-    return keys
+    return [left_s(entry, predictions.get(entry.job.id)) for entry in entries]
 
 
 def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
@@ -81,7 +84,7 @@ def _sjf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG
 def _srtf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
 
-    return PreemptiveQueuePolicy("srtf", "remaining time", _remaining(settings.restart_overhead_s))
+    return PreemptiveQueuePolicy("srtf", "remaining time", _remaining)
 
 
 def _qssf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
@@ -99,10 +102,8 @@ def _tiresias(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa
 def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
 
-    remaining = _remaining(settings.restart_overhead_s)
-
     def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
-        return _times_gpus(entries, remaining(entries, predictions, now_s))
+        return _times_gpus(entries, _remaining(entries, predictions, now_s))
 
     return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", keys)
 
@@ -123,7 +124,7 @@ def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) ->
         from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, MuriPolicy
 
         rule = ATTAINED if by == "attained" else REMAINING
-        chosen = settings.muri.model_copy(update=changes)
+        chosen = settings.muri.changed(changes)
         return MuriPolicy(name, rule, chosen, same_user=settings.packing.same_user_only)
 
     return make
@@ -290,7 +291,8 @@ class PolicyRequirements:
 
     def data(self) -> dict[str, object]:
         """The requirements as JSON."""
-        return asdict(self)
+        made: dict[str, object] = to_json(self)
+        return made
 
 
 def requirements_of(policy: Policy) -> PolicyRequirements:

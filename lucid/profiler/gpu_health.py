@@ -17,8 +17,10 @@ plugin for Kubernetes counts it among the faults of applications."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from lucid.core.gpu import CardHealth, GpuCondition, GpuFault, NodeHealth
 

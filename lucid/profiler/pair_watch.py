@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from lucid.core.job import JobProfile
 from lucid.profiler.summary import FORETELL_S, Spell, Summary
 
@@ -73,7 +75,7 @@ def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | N
         return summary
     base = replace(base, seen_speed=None, seen_beside=None)
     if summary.together is None or summary.partner is None:
-        return replace(summary, profile=base)
+        return structs.replace(summary, profile=base)
     seen = seen_speed(base, partner, summary.together)
     memory = summary.memory
     if memory is not None and memory.growing:
@@ -84,4 +86,4 @@ def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | N
         seen_beside=None if seen is None else summary.partner,
         unstable=base.unstable or (summary.beside is not None and summary.beside.unstable),
     )
-    return replace(summary, profile=profile, seen_by="" if seen is None else seen.method)
+    return structs.replace(summary, profile=profile, seen_by="" if seen is None else seen.method)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
 
 _HEAD: Final = struct.Struct("<III")
 """Checksum of the rest, sequence number, milliseconds since the base of its file (enough for 49 days)."""
@@ -24,8 +24,7 @@ _FINE: Final = 2.0
 """Steps of shares per percent: half a percent each, 0-200 in a byte."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(Struct, frozen=True):
     """One of a job's GPUs at one moment: the card's readings, and the job's own part where it can be told.
 
     Shares in percent (to half a percent), memory in MiB; ``None`` where unknown. ``own_util`` and
@@ -45,8 +44,7 @@ class GpuSample:
     lost: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """All GPUs of a job at one moment. ``seq`` counts a job's samples on a node from 0, without a gap."""
 
     seq: int

@@ -16,7 +16,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import TimeShares
 
 _LEAST_ACTIVE: Final = 2.0
@@ -100,8 +101,7 @@ def pauses(util: Sequence[float], step_s: float, level: float) -> list[tuple[int
     ]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Steadiness:
+class Steadiness(Struct, frozen=True):
     """The three comparisons of the test for an unstable pattern (packing rule 4, L15), over means of 5 s.
 
     ``swing``: standard deviation of these means, in points of utilisation, against ``swing_limit``;
@@ -152,8 +152,7 @@ def steadiness(util: Sequence[float], step_s: float) -> Steadiness:
     return Steadiness(len(means), swing, max(_SWING_POINTS, _SWING_SHARE * mean), turns, regularity)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class MemoryTrend:
+class MemoryTrend(Struct, frozen=True):
     """The memory of a job on its fullest GPU: peak so far, newest, and how fast it grows (0 if it does not)."""
 
     peak_mib: float
@@ -201,8 +200,7 @@ Moment = tuple[float, TimeShares | None]
 """Seconds, and the shares of time in them, where known."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class HostUse:
+class HostUse(Struct, frozen=True):
     """A job's use of its node since the reading before. ``busy_cores``: CPU seconds in a second. ``cores``: how many
     it has. ``storage``: the share (0-1) of the time in which one of its processes waited for storage, ``None`` where
     the node does not report it; ``storage_by``: how that was found."""

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from lucid.config.policy import ProfilingSettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending, Running, Stage, may_restart
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
@@ -30,10 +31,10 @@ from lucid.core.reasons.queue import BehindHead, FreeGpus
 from lucid.core.snapshot import ArrivalForecast, Partition
 from lucid.core.times import reached
 
-if TYPE_CHECKING:
-    from lucid.config.policy import ProfilingSettings
-
-
+_BURST_WAIT_S = 80.0
+"""A burst is a profiling queue that would take longer than this at the usual T_prof."""
+_LEAST_T_PROF_S = 40.0
+"""T_prof in the worst of bursts: what a sampler needs at the least."""
 _COLD_START = 3.0
 """T_prof is longer by this factor for a job marked 'long cold start'."""
 
@@ -56,7 +57,7 @@ def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
 def measured_after_s(job: Job, settings: ProfilingSettings) -> float:
     """Seconds into a run at which a sampler's readings of this job make a profile."""
     full_s = t_prof_s(job, settings)
-    return min(full_s, settings.least_t_prof_s) if settings.time_aware and not job.long_cold_start else full_s
+    return min(full_s, _LEAST_T_PROF_S) if settings.time_aware and not job.long_cold_start else full_s
 
 
 def plan_profiling(
@@ -236,8 +237,7 @@ def _skips(
 # wanted back (docs/decisions/0007).
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _ProfilingScale:
+class _ProfilingScale(Struct, frozen=True):
     """The present scale of profiling. ``borrow``: jobs may be sent home to be measured there."""
 
     t_prof_s: float
@@ -254,17 +254,17 @@ def _profiling_scale(
     The pressure is how long the queue would take at the usual T_prof if GPUs could be filled without gaps: the sum of
     waiting GPUs x T_prof over the GPUs there are. To the waiting GPUs are added those that ``arrivals`` expects
     within one T_prof, so that a forecast alone makes a burst where more is to come than the nodes can measure at the
-    usual T_prof, if ``burst_wait_s`` is one T_prof. Up to ``burst_wait_s`` nothing changes. Beyond it T_prof shrinks
-    in proportion, never under ``least_t_prof_s``, and N_prof halves with each doubling, never under 1."""
+    usual T_prof, if ``_BURST_WAIT_S`` is one T_prof. Up to that nothing changes. Beyond it T_prof shrinks
+    in proportion, never under ``_LEAST_T_PROF_S``, and N_prof halves with each doubling, never under 1."""
     gpus = sum(node.gpus for node in partition.nodes if node.available)
     per_hour = arrivals.profiled_per_hour if settings.time_aware else 0.0
     wanted = sum(entry.job.gpus for entry in waiting) + per_hour * settings.t_prof_s / 3600.0
     pressure_s = wanted * settings.t_prof_s / gpus if gpus else 0.0
-    pressure = ProfilerPressure(pressure_s, settings.burst_wait_s, per_hour, arrivals.by if per_hour else "")
+    pressure = ProfilerPressure(pressure_s, _BURST_WAIT_S, per_hour, arrivals.by if per_hour else "")
     if not settings.time_aware or not pressure:
         return _ProfilingScale(settings.t_prof_s, settings.n_prof, False, pressure)
-    times = pressure_s / settings.burst_wait_s
-    least_s = min(settings.least_t_prof_s, settings.t_prof_s)
+    times = pressure_s / _BURST_WAIT_S
+    least_s = min(_LEAST_T_PROF_S, settings.t_prof_s)
     halvings = int(times).bit_length() - 1  # 2: one, 4: two, 8: three ...
     return _ProfilingScale(
         max(least_s, settings.t_prof_s / times),

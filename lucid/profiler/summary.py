@@ -6,11 +6,11 @@ anybody may call it again on recorded samples and get the same."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from math import inf
 from typing import Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct, field
+
 from lucid.core.job import JobProfile, TimeShares
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.shape import (
@@ -29,8 +29,7 @@ from lucid.profiler.shape import (
 from lucid.profiler.use import GpuUse
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A job at one moment: means over its GPUs in percent, ``mem_mib`` the most on one GPU.
 
     ``gpu_util``, ``mem_util`` and ``mem_mib`` are the job's own where it shares its GPUs (``None`` where that
@@ -170,8 +169,7 @@ _SETTLE_S: Final = 3.0
 kernels shows in the first steps."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """A stretch of a job's life: ``kind`` is ``warm-up``, ``work`` or ``pause``."""
 
     kind: str
@@ -179,8 +177,7 @@ class Phase:
     end_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Spell:
+class Spell(Struct, frozen=True):
     """Means over a stretch of time: the job's own (``gpu_util``, ``mem_util``; ``None`` where it cannot be told from
     its partner's) and the cards'. Percent; ``seconds`` of samples are in it."""
 
@@ -194,8 +191,7 @@ class Spell:
     sm_active: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The sampler's summary of one job on one node.
 
     ``profile`` is ``None`` until the job has worked alone for `LEAST_WORK_S`. ``alone`` and ``together`` are means at
@@ -284,8 +280,7 @@ def summarise(
     )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Alone:
+class _Alone(Struct, frozen=True):
     profile: JobProfile | None = None
     warm_up_s: float | None = None
     steadiness: Steadiness | None = None

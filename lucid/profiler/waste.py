@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from math import ceil, inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lucid.config.other import EfficiencySettings
 from lucid.core.job import JobProfile
-from lucid.places import PublishedEfficiency
 from lucid.profiler.use import GpuUse
-
-if TYPE_CHECKING:
-    from lucid.config.other import EfficiencySettings
 
 
 class WasteKind(StrEnum):
@@ -32,6 +30,17 @@ class WasteKind(StrEnum):
     LONG_LIMIT = "time_limit_too_long"
 
 
+DAYS: Final = 7.0
+"""How far back the report, /metrics and the page look, days: one week shows every weekday once."""
+IDLE_START_S: Final = 1800.0
+"""A GPU that did nothing from the start of its job for so long was idle from the start. Pulling a container, staging
+a data set and compiling take up to a quarter of an hour; half an hour is twice that."""
+EMPTY_S: Final = 1800.0
+"""A GPU on which no process of its job stood for so long was allocated without a process."""
+_LEAST_MEASURED: Final = 0.5
+"""If less than this share of a job's GPU time was measured, the job counts as not measured: no waste is reported."""
+LEAST_GPU_H: Final = 0.5
+"""Less waste of one kind in one job is not reported, GPU-hours."""
 HELD: Final = tuple(kind for kind in WasteKind if kind is not WasteKind.LONG_LIMIT)
 """Kinds whose hours were really held. Hours of a time limit that are left over went to others; a limit that is too
 long costs the job itself a later start, because it fits into fewer gaps."""
@@ -85,8 +94,7 @@ _UNUSED_SHARE: Final = 0.95
 """A GPU that stood idle for at least this share of its time was not used: making a context shows as work, too."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobUse:
+class JobUse(Struct, frozen=True):
     """The facts about one run of a job that has ended (``running`` false, ``end_s`` its end) or goes on (``end_s``
     now). Times in Unix seconds, ``gpu_mem_mib`` of one GPU. ``wants_alone``: its user asked not to share. ``use``: of
     each GPU that was sampled, empty where none was."""
@@ -129,8 +137,7 @@ class JobUse:
         return max(self.end_s - self.begin_s, 0.0)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(Struct, frozen=True):
     """GPU-hours of one kind of waste in one job, and the evidence in words."""
 
     kind: WasteKind
@@ -138,8 +145,7 @@ class Waste:
     words: str
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobAccount:
+class JobAccount(Struct, frozen=True):
     """One job's account in GPU-hours. ``asked_gpu_h``: GPUs by time limit, ``None`` without a limit. ``held_gpu_h``:
     GPUs by run time. ``worked_gpu_h``: time in which a GPU worked for it; ``None`` where the job was not measured."""
 
@@ -161,7 +167,7 @@ class JobAccount:
         return sum(one.gpu_h for one in self.waste if one.kind in HELD)
 
 
-def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | PublishedEfficiency) -> list[JobAccount]:
+def judged(jobs: Iterable[JobUse], settings: EfficiencySettings) -> list[JobAccount]:
     """The account of each job, in order; time limits are judged over all jobs of a user and name."""
     found = [judge(job, settings) for job in jobs]
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
@@ -182,13 +188,13 @@ def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | PublishedEffic
     return found
 
 
-def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> JobAccount:
+def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
     """The account of one job; its time limit is judged by ``judged``, with its likes."""
     held_h = job.gpus * job.ran_s / _H
     asked_h = None if job.time_limit_s is None else job.gpus * job.time_limit_s / _H
     measured_s = sum(use.measured_s for use in job.use)
     share = min(measured_s / (held_h * _H), 1.0) if held_h else 0.0
-    if share < settings.least_measured:
+    if share < _LEAST_MEASURED:
         return JobAccount(job, asked_h, held_h, None, share)
     worked_h = sum(use.worked_s for use in job.use) / _H
     by_kind: defaultdict[WasteKind, list[float]] = defaultdict(list)
@@ -201,10 +207,10 @@ def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> Jo
     found = [
         Waste(kind, sum(each) / _H, _words(kind, each, job))
         for kind, each in sorted(by_kind.items())
-        if sum(each) / _H >= settings.least_gpu_h
+        if sum(each) / _H >= LEAST_GPU_H
     ]
     left_h = held_h - sum(one.gpu_h for one in found)
-    if _light(job) and left_h / 2 >= settings.least_gpu_h:
+    if _light(job) and left_h / 2 >= LEAST_GPU_H:
         assert job.profile is not None
         words = (
             f"used {job.profile.gpu_util:.0f} % of GPU time and {job.profile.gpu_mem_mib:,.0f} MiB, and asked not "
@@ -214,22 +220,20 @@ def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> Jo
     return JobAccount(job, asked_h, held_h, worked_h, share, tuple(found))
 
 
-def _idle(
-    use: GpuUse, job: JobUse, settings: EfficiencySettings | PublishedEfficiency
-) -> Iterator[tuple[WasteKind, float]]:
+def _idle(use: GpuUse, job: JobUse, settings: EfficiencySettings) -> Iterator[tuple[WasteKind, float]]:
     """Stretches of one GPU that are waste, each with its seconds."""
     if _unused(use) and any(not _unused(other) for other in job.use):
         idle_s = sum(one.length_s for one in use.idle)
-        if idle_s >= settings.idle_start_s:
+        if idle_s >= IDLE_START_S:
             yield WasteKind.UNUSED_GPUS, idle_s
         return
     for one in use.idle:
         left_s = one.length_s
-        if one.empty_s >= settings.empty_s:
+        if one.empty_s >= EMPTY_S:
             yield WasteKind.NO_PROCESS, one.empty_s
             left_s -= one.empty_s
         at_start = one.begin_s - use.begin_s <= _START_SLACK_S
-        if left_s >= (settings.idle_start_s if at_start else settings.idle_after_s):
+        if left_s >= (IDLE_START_S if at_start else settings.idle_after_s):
             yield (WasteKind.IDLE_START if at_start else WasteKind.IDLE_AFTER), left_s
 
 
@@ -273,8 +277,7 @@ def _hours(seconds: float) -> str:
     return f"{seconds / _H:.1f} h" if seconds >= _H else f"{seconds / 60:.0f} min"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """GPU-hours of several jobs. ``asked_gpu_h``: of those with a time limit; ``no_limit_jobs`` have none.
     ``worked_gpu_h`` and ``wasted_gpu_h`` (by kind) are of measured jobs, ``not_measured_gpu_h`` of the others."""
 
@@ -375,8 +378,7 @@ _STEPS: Final = ((7200.0, 900.0), (86400.0, 3600.0), (inf, 6 * 3600.0))
 """Up to so many seconds, a limit is a multiple of so many."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class FittingLimit:
+class FittingLimit(Struct, frozen=True):
     """A job that ended, and a limit (``limit_s``) with which it would have ended as well."""
 
     job: JobUse

@@ -36,8 +36,8 @@ def apply_plan(
 
     Raises:
         ConfigError: a step failed; the message says which."""
-    if plan.gone:
-        machine.leave(plan.gone, say)
+    if plan.lending.gone:
+        machine.leave(plan.lending.gone, say)
     kinds = {kind for kind, _ in plan.steps}
     hosts = plan.hosts if nodes_have_files else []
     machine.check_quiet(hosts, drain=drain)
@@ -52,8 +52,8 @@ def apply_plan(
         journal.note("slurm-user", USER, was or "")
         words = ["modify", "user", USER, "set"] if was else ["add", "user", USER, "account=root"]
         machine.run("sacctmgr", "--immediate", *words, "adminlevel=Operator")
-    if plan.partition:
-        journal.note("partition", plan.partition)
+    if plan.lending.partition:
+        journal.note("partition", plan.lending.partition)
     journal.apply(plan.changes)
     for change in plan.changes:
         say(f"wrote {change.path}")
@@ -86,7 +86,8 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
     plugin that it does not find, and ``scontrol reconfigure`` says nothing."""
     done = machine.tried("scontrol", "reconfigure")
     machine.ran.append("scontrol reconfigure")
-    left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted, plan.partition, plan.gone)
+    pool = plan.lending
+    left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted, pool.partition, pool.gone)
     if left:
         why = f": {done.stderr.strip()}" if done.stderr.strip() else ""
         if plan.changes:
@@ -117,8 +118,8 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
             "there, then run this again; what setup drained stays drained"
         )
     resume_nodes(machine, journal)
-    if plan.gone:
-        journal.struck("partition", plan.gone)
+    if plan.lending.gone:
+        journal.struck("partition", plan.lending.gone)
     say("slurmctld has all of it in force")
 
 

@@ -10,6 +10,22 @@ from pathlib import Path
 
 from lucid.errors import ConfigError
 
+HOOKS = "/etc/slurm/lucid"
+"""Lucid's folder on every node."""
+NEEDED = {
+    "GresTypes": "gpu,shard",
+    "SelectType": "select/cons_tres",
+    "PriorityType": "priority/multifactor",
+    "AccountingStorageTRES": "gres/gpu,gres/shard",
+    "JobSubmitPlugins": "lua",
+    "CliFilterPlugins": "lua",
+    "Prolog": f"{HOOKS}/prolog.d/*",
+    "Epilog": f"{HOOKS}/epilog.d/*",
+    "TaskProlog": f"{HOOKS}/task_prolog",
+}
+"""What pack mode needs of slurm.conf."""
+FOR_ALL = ("SelectType", "PriorityType")
+"""Those that concern every job: setup does not change them."""
 _RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "slurmctldhost", "name")
 """First keys of lines with several pairs. Any other line of Slurm's files sets one parameter."""
 _LISTS = ("prolog", "epilog")  # may stand on several lines, and Slurm runs them all

@@ -7,210 +7,145 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from lucid.config.live import Publish
-from lucid.config.load import Settings
 from lucid.errors import Finding, bad, warn
 from lucid.orchestrator.order.queue_order import BOUND
 from lucid.places import Mode
 from lucid.setup.neighbours import MONITORING
 from lucid.setup.render import SLOTS
-from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
+from lucid.setup.site import Check, Look, Table, run
+from lucid.slurm.records.configuration import Partition
 from lucid.slurm.records.job import SlurmNode
-from lucid.slurm.records.preemption import Preemption
-from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.slurm.view.observation import pool_of
-from lucid.slurm.view.power_saving import ASLEEP, FAILED, Power, PowerRules
+from lucid.slurm.view.power_saving import ASLEEP, FAILED, PowerRules
 from lucid.slurm.view.snapshot import gpu_mem_mib
 
+_Asked = Check[Look]
 _WEIGHTS = ("Age", "Assoc", "FairShare", "Fairshare", "JobSize", "Partition", "QOS")
 _SHORT_JOB_AGE_S = 120
+_NO_DBD = "jobs that end while lucidd is down are missing from its history"
 
 
-def check_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings on the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
-    used = set(modes.values())
-    yield from _priorities(used, config)
-    yield from _jobs(settings, config)
-    if settings.daemon.catch_up_days:
-        yield from _accounting(config)
-    if Mode.PACK in used:
-        yield from _gpus(config)
-        yield from _memory(config)
-        yield from _scripts(settings, config)
-        yield from _control_groups(config)
+def _weights(s: Look) -> int:
+    return sum(s.number(f"PriorityWeight{name}") for name in _WEIGHTS)
 
 
-def _control_groups(config: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings on the names of control groups. cgroup/v1 names a job's by its number, whatever this setting says."""
-    if config.get("CgroupJobIdPaths") == "no" and config.get("CgroupPlugin") in ("cgroup/v2", "autodetect"):
-        yield Finding(
-            "ok",
-            "Slurm names control groups by SLUID: the sampler asks the slurmstepd in each for its job; one that "
-            "cannot see slurmstepd (hidepid, a container) may take a process for nobody's",
-            "CgroupJobIdPaths=yes in cgroup.conf (from 26.05.2) puts the job's number there again",
-        )
+def _kinds(s: Look) -> list[str]:
+    """What is shared out."""
+    return [word.upper() for word in s.words("SelectTypeParameters")]
 
 
-def _words(config: Mapping[str, str], key: str) -> list[str]:
-    return [word.strip() for word in config.get(key, "").split(",") if word.strip()]
+def _own(key: str) -> Check[Look]:
+    """The check of a Prolog or Epilog of the site's own."""
+    return _Asked(
+        "warn",
+        lambda s: ",".join(word for word in s.words(key) if not re.search("/lucid[a-z-]*/", word)),
+        f"{key}={{}} is told only the last GPU of a job, and takes a pair's GPUs for one job's",
+        "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/files.md)",
+    )
 
 
-def _number(config: Mapping[str, str], key: str) -> int | None:
-    """The whole number at the start of a value (``300 sec``), or ``None``."""
-    found = re.match(r"\d+", config.get(key, ""))
-    return int(found[0]) if found else None
+def _site_factors(level: str) -> Check[Look]:
+    return _Asked(
+        level,
+        lambda s: "multifactor" not in s["PriorityType"] and (s.site.config.get("PriorityType"),),
+        "PriorityType={}: no site factors",
+        "PriorityType=priority/multifactor",
+    )
 
 
-def _accounting(config: Mapping[str, str]) -> Iterator[Finding]:
-    if "slurmdbd" not in config.get("AccountingStorageType", ""):
-        yield warn(
-            "no accounting by slurmdbd: jobs that end while lucidd is down are missing from its history",
-            "slurmdbd, or daemon.catch_up_days = 0",
-        )
-    elif "gres/gpu" not in config.get("AccountingStorageTRES", ""):
-        yield warn(
-            "AccountingStorageTRES lacks gres/gpu: jobs that end while lucidd is down are missing from its history",
-            "AccountingStorageTRES=gres/gpu,gres/shard",
-        )
+_ORDERED: Table[Look] = (
+    _site_factors("bad"),
+    _Asked("bad", lambda s: "multifactor" in s["PriorityType"] and s["PrioritySiteFactorPlugin"],
+        "PrioritySiteFactorPlugin={} writes over the site factors of order mode",
+        "do without one of the two: pack mode writes no site factors"),
+    _Asked("warn", lambda s: "multifactor" in s["PriorityType"] and _weights(s) < BOUND and (BOUND, _weights(s)),
+        "a site factor of up to {} outweighs age, fair-share and QOS together ({})", "larger PriorityWeight…"),
+)  # fmt: skip
+_ANY: Table[Look] = (
+    _Asked("bad", lambda s: 0 < s.number("MinJobAge") <= 2 * s.settings.slurm.poll_idle_s and s.number("MinJobAge"),
+        "MinJobAge={} s: Slurm forgets a job that ended before Lucid looks ({s.settings.slurm.poll_idle_s:g} s), so "
+        "nothing is learned from it", "MinJobAge=300"),
+    _Asked("warn",
+        lambda s: 2 * s.settings.slurm.poll_idle_s < (age_s := s.number("MinJobAge")) < _SHORT_JOB_AGE_S and age_s,
+        "MinJobAge={} s: what ends while lucidd restarts is missing from its history", "MinJobAge=300"),
+    _Asked("warn", lambda s: s["RequeueExit"], "RequeueExit={}: a job that ends so starts over without Lucid",
+        "know of it, or do without RequeueExit"),
+    _Asked("warn", lambda s: s["RequeueExitHold"],
+        "RequeueExitHold={}: a job that ends so is held, and stays so, without Lucid",
+        "know of it, or do without RequeueExitHold"),
+    _Asked("warn", lambda s: "jobs" in s.words("PrivateData") and s.daemon.publish is Publish.JOBS,
+        "PrivateData has jobs, and lucidd shows everybody size and decision of every job, without names",
+        'daemon.publish = "nothing", if that is more than your site shows'),
+    _Asked("warn", lambda s: "rl_enable" in s["SlurmctldParameters"],
+        "SlurmctldParameters has rl_enable: a burst of starts may be put off by the rate limit",
+        "rl_bucket_size of at least slurm.writes_per_cycle"),
+    _Asked("warn", lambda s: s.daemon.catch_up_days and "slurmdbd" not in s["AccountingStorageType"],
+        f"no accounting by slurmdbd: {_NO_DBD}", "slurmdbd, or daemon.catch_up_days = 0"),
+    _Asked("warn", lambda s: s.daemon.catch_up_days and "slurmdbd" in s["AccountingStorageType"]
+        and "gres/gpu" not in s["AccountingStorageTRES"],
+        f"AccountingStorageTRES lacks gres/gpu: {_NO_DBD}", "AccountingStorageTRES=gres/gpu,gres/shard"),
+)  # fmt: skip
+_PACKED: Table[Look] = (
+    _Asked("bad", lambda s: s["SelectType"] != "select/cons_tres" and (s["SelectType"] or "(not set)"),
+        "SelectType={}: GPUs cannot be asked for one by one", "SelectType=select/cons_tres, and restart slurmctld"),
+    _Asked("bad", lambda s: ", ".join(sorted({"gpu", "shard"} - {*s.words("GresTypes")})),
+        "GresTypes lacks {}", "GresTypes=gpu,shard"),
+    _Asked("bad", lambda s: {"mps", "shard"} <= {*s.words("GresTypes")},
+        "GresTypes has mps and shard: Slurm lets a job of each on one GPU (seen on 22.05)",
+        "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/nodes.md)"),
+    _Asked("warn", lambda s: s["AccountingStorageTRES"] and "gres/shard" not in s["AccountingStorageTRES"],
+        "AccountingStorageTRES lacks gres/shard: accounting does not show who had slots",
+        f"AccountingStorageTRES=gres/gpu,gres/shard; {MONITORING}"),
+    _Asked("warn", lambda s: s["JobRequeue"].startswith("0"),
+        "JobRequeue=0: no job may be requeued, so none is profiled", "JobRequeue=1"),
+    _Asked("warn", lambda s: not _kinds(s),
+        "SelectTypeParameters is not set: what is shared out follows the release's default",
+        "SelectTypeParameters=CR_Core_Memory"),
+    _Asked("bad", lambda s: any(kind.startswith("CR_SOCKET") for kind in _kinds(s)) and ",".join(_kinds(s)),
+        "SelectTypeParameters={}: a job takes whole sockets, and leaves no CPUs on its GPUs' node to a partner",
+        "SelectTypeParameters=CR_Core_Memory"),
+    _Asked("warn", lambda s: not any("MEMORY" in kind for kind in _kinds(s)) and ",".join(_kinds(s)),
+        "SelectTypeParameters={}: memory is not shared out, so two jobs of a pair may fill a node's",
+        "SelectTypeParameters=CR_Core_Memory"),
+    _Asked("bad", lambda s: "lua" not in s.words("JobSubmitPlugins"),
+        "job_submit.lua is not loaded, so no job is ever held for Lucid",
+        "JobSubmitPlugins=lua, and job_submit.lua: lucidctl slurm install"),
+    _Asked("bad", lambda s: s.daemon.mps and "extra_constraints" in s["SchedulerParameters"],
+        "SchedulerParameters has extra_constraints: Slurm takes what lucidd writes into a job's Extra for a "
+        "constraint on nodes",
+        "daemon.mps = false (pairs then share by time-slicing), or do without extra_constraints"),
+    _Asked("warn", lambda s: s.daemon.mps and not s["Prolog"],
+        "no Prolog: nothing starts MPS, so pairs share by time-slicing",
+        "Prolog=…/prolog.d/* and mps in node.conf, or daemon.mps = false"),
+    _own("Prolog"),
+    _own("Epilog"),
+    _Asked("warn", lambda s: not s["TaskProlog"],
+        "no TaskProlog: an inner srun fails in a job that shares and has --gpus…",
+        "TaskProlog=…/slurm/task_prolog"),
+    _Asked("warn", lambda s: "RunInJob" in s.words("PrologFlags"),
+        "PrologFlags has RunInJob: the MPS daemon of a pair is part of the job that started first, and may end with "
+        "it", "PrologFlags without RunInJob"),
+    # cgroup/v1 names a job's control group by its number, whatever the setting says
+    _Asked("ok", lambda s: s["CgroupJobIdPaths"] == "no" and s["CgroupPlugin"] in ("cgroup/v2", "autodetect"),
+        "Slurm names control groups by SLUID: the sampler asks the slurmstepd in each for its job; one that cannot "
+        "see slurmstepd (hidepid, a container) may take a process for nobody's",
+        "CgroupJobIdPaths=yes in cgroup.conf (from 26.05.2) puts the job's number there again"),
+)  # fmt: skip
 
 
-def _priorities(used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:
-    if used <= {Mode.OBSERVE}:
-        return
-    if "multifactor" not in config.get("PriorityType", ""):
-        found = bad if Mode.ORDER in used else warn
-        yield found(
-            f"PriorityType={config.get('PriorityType')}: no site factors", "PriorityType=priority/multifactor"
-        )
-        return
-    if Mode.ORDER not in used:
-        return
-    if config.get("PrioritySiteFactorPlugin"):
-        yield bad(
-            f"PrioritySiteFactorPlugin={config['PrioritySiteFactorPlugin']} writes over the site "
-            "factors of order mode",
-            "do without one of the two: pack mode writes no site factors",
-        )
-    weights = sum(_number(config, f"PriorityWeight{name}") or 0 for name in _WEIGHTS)
-    if weights < BOUND:
-        yield warn(
-            f"a site factor of up to {BOUND} outweighs age, fair-share and QOS together ({weights})",
-            "larger PriorityWeight…",
-        )
-
-
-def _jobs(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]:
-    age_s, poll_s = _number(config, "MinJobAge"), settings.slurm.poll_idle_s
-    if age_s and age_s <= 2 * poll_s:
-        yield bad(
-            f"MinJobAge={age_s} s: Slurm forgets a job that ended before Lucid looks ({poll_s:g} s), so "
-            "nothing is learned from it",
-            "MinJobAge=300",
-        )
-    elif age_s and age_s < _SHORT_JOB_AGE_S:
-        yield warn(
-            f"MinJobAge={age_s} s: what ends while lucidd restarts is missing from its history", "MinJobAge=300"
-        )
-    for key, what in (("RequeueExit", "starts over"), ("RequeueExitHold", "is held, and stays so,")):
-        if config.get(key):
-            yield warn(
-                f"{key}={config[key]}: a job that ends so {what} without Lucid", f"know of it, or do without {key}"
-            )
-    if "jobs" in _words(config, "PrivateData") and settings.daemon.publish is Publish.JOBS:
-        yield warn(
-            "PrivateData has jobs, and lucidd shows everybody size and decision of every job, without names",
-            'daemon.publish = "nothing", if that is more than your site shows',
-        )
-    if "rl_enable" in config.get("SlurmctldParameters", ""):
-        yield warn(
-            "SlurmctldParameters has rl_enable: a burst of starts may be put off by the rate limit",
-            "rl_bucket_size of at least slurm.writes_per_cycle",
-        )
-
-
-def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
-    if config.get("SelectType") != "select/cons_tres":
-        yield bad(
-            f"SelectType={config.get('SelectType') or '(not set)'}: GPUs cannot be asked for one by one",
-            "SelectType=select/cons_tres, and restart slurmctld",
-        )
-    kinds = _words(config, "GresTypes")
-    lacking = {"gpu", "shard"} - set(kinds)
-    if lacking:
-        yield bad(f"GresTypes lacks {', '.join(sorted(lacking))}", "GresTypes=gpu,shard")
-    if {"mps", "shard"} <= set(kinds):
-        yield bad(
-            "GresTypes has mps and shard: Slurm lets a job of each on one GPU (seen on 22.05)",
-            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/nodes.md)",
-        )
-    accounted = config.get("AccountingStorageTRES", "")
-    if accounted and "gres/shard" not in accounted:
-        yield warn(
-            "AccountingStorageTRES lacks gres/shard: accounting does not show who had slots",
-            f"AccountingStorageTRES=gres/gpu,gres/shard; {MONITORING}",
-        )
-    if config.get("JobRequeue", "1").startswith("0"):
-        yield warn("JobRequeue=0: no job may be requeued, so none is profiled", "JobRequeue=1")
-
-
-def _memory(config: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings on memory. Its partitions' own defaults are checked with the partitions."""
-    kinds = [word.upper() for word in _words(config, "SelectTypeParameters")]
-    if not kinds:
-        yield warn(
-            "SelectTypeParameters is not set: what is shared out follows the release's default",
-            "SelectTypeParameters=CR_Core_Memory",
-        )
-        return
-    if any(kind.startswith("CR_SOCKET") for kind in kinds):
-        yield bad(
-            f"SelectTypeParameters={','.join(kinds)}: a job takes whole sockets, and leaves no CPUs on "
-            "its GPUs' node to a partner",
-            "SelectTypeParameters=CR_Core_Memory",
-        )
-    if not any("MEMORY" in kind for kind in kinds):
-        yield warn(
-            f"SelectTypeParameters={','.join(kinds)}: memory is not shared out, so two jobs of a pair "
-            "may fill a node's",
-            "SelectTypeParameters=CR_Core_Memory",
-        )
-
-
-def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]:
-    if "lua" not in _words(config, "JobSubmitPlugins"):
-        yield bad(
-            "job_submit.lua is not loaded, so no job is ever held for Lucid",
-            "JobSubmitPlugins=lua, and job_submit.lua: lucidctl slurm install",
-        )
-    if settings.daemon.mps and "extra_constraints" in config.get("SchedulerParameters", ""):
-        yield bad(
-            "SchedulerParameters has extra_constraints: Slurm takes what lucidd writes into a "
-            "job's Extra for a constraint on nodes",
-            "daemon.mps = false (pairs then share by time-slicing), or do without extra_constraints",
-        )
-    if settings.daemon.mps and not config.get("Prolog"):
-        yield warn(
-            "no Prolog: nothing starts MPS, so pairs share by time-slicing",
-            "Prolog=…/prolog.d/* and mps in node.conf, or daemon.mps = false",
-        )
-    for key in ("Prolog", "Epilog"):
-        if theirs := [word for word in _words(config, key) if not re.search("/lucid[a-z-]*/", word)]:
-            yield warn(
-                f"{key}={','.join(theirs)} is told only the last GPU of a job, and takes a pair's GPUs for one job's",
-                "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/files.md)",
-            )
-    if not config.get("TaskProlog"):
-        yield warn(
-            "no TaskProlog: an inner srun fails in a job that shares and has --gpus…",
-            "TaskProlog=…/slurm/task_prolog",
-        )
-    if "RunInJob" in _words(config, "PrologFlags"):
-        yield warn(
-            "PrologFlags has RunInJob: the MPS daemon of a pair is part of the job that started first, "
-            "and may end with it",
-            "PrologFlags without RunInJob",
-        )
+def check_config(s: Look) -> Iterator[Finding]:
+    """Findings on the settings that Lucid's modes rest on."""
+    if Mode.ORDER in s.used:
+        yield from run(_ORDERED, s)
+    elif s.packed:
+        yield from _site_factors("warn")(s)
+    yield from run(_ANY, s)
+    if s.packed:
+        yield from run(_PACKED, s)
 
 
 _ORDER = "or order mode there"
@@ -219,216 +154,173 @@ _FEDERATED = 1 << 26
 _GPU_WEIGHT = re.compile(r"gres/gpu(:[^=,]+)?=", re.IGNORECASE)
 
 
-def check_served(
-    modes: Mapping[str, Mode],
-    shown: Mapping[str, Mapping[str, str]],
-    config: Mapping[str, str],
-    limits: Limits,
-    nodes: Sequence[SlurmNode],
-    rooms: Sequence[str] = (),
-    most_number: int = 0,
-) -> Iterator[Finding]:
-    """Findings on the partitions in pack mode.
+@dataclass(frozen=True)
+class _Served:
+    """A partition that Lucid packs, or whose jobs it moves to or from such a one. ``cpus``: the most that a node with
+    GPUs has. ``served["Key"]`` is one of its settings as Slurm words them, empty where there is none."""
 
-    Args:
-        modes: by partition.
-        shown: partitions as ``scontrol show partition`` words them; those that are not there are not checked.
-        config: the configuration in force.
-        limits: on GPUs.
-        nodes: the cluster's.
-        rooms: partitions to which Lucid moves jobs of those that it packs.
-        most_number: the highest number of a job."""
-    packed = [name for name, mode in modes.items() if mode is Mode.PACK]
-    if not packed:
-        return
-    yield from _cluster(config, most_number)
-    yield from _limits_served(config, limits)
-    for name in [*packed, *(room for room in rooms if room and room not in packed)]:
-        cpus = [node.cpus for node in nodes if name in node.partitions and node.gpu_types]
-        yield from _partition(name, shown.get(name, {}), max(cpus, default=0))
+    name: str
+    shown: Mapping[str, str]
+    cpus: int
+
+    def __getitem__(self, key: str) -> str:
+        return self.shown.get(key, "")
+
+    @staticmethod
+    def of(s: Look, *rooms: str) -> list[_Served]:
+        """The packed partitions, and the *rooms*."""
+        return [
+            _Served(name, s.site.partition_settings.get(name, {}), max(cpus, default=0))
+            for name in dict.fromkeys([*s.packed, *filter(None, rooms)])
+            for cpus in [[node.cpus for node in s.site.nodes if name in node.partitions and node.gpu_types]]
+        ]
 
 
-def taken_whole(modes: Mapping[str, Mode], shown: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    """Findings on partitions in pack mode whose nodes are not given out by CPUs and GPUs. (doctor reads this from
-    another answer.)"""
-    for name, mode in modes.items():
-        shares = shown.get(name, {}).get("OverSubscribe", "NO")
-        if mode is Mode.PACK and shares == "EXCLUSIVE":
-            yield bad(
-                f"partition {name!r} has OverSubscribe=EXCLUSIVE: each job has its nodes alone, so none shares",
-                f"OverSubscribe=NO in the line of {name}, {_ORDER}",
-            )
-        elif mode is Mode.PACK and shares.startswith("FORCE") and shares != "FORCE:1":
-            yield bad(
-                f"partition {name!r} has OverSubscribe={shares}: Slurm puts several jobs on the same CPUs, which "
-                "Lucid does not reckon with",
-                f"OverSubscribe=NO in the line of {name}, {_ORDER}",
-            )
+_OfOne = Check[_Served]
 
 
-def _cluster(config: Mapping[str, str], most_number: int) -> Iterator[Finding]:
-    if config.get("SchedulerType") == "sched/builtin":
-        yield bad(
-            "SchedulerType=sched/builtin: a job that Slurm alone decides about, and for which there is no room, "
-            "stops every start by Lucid behind it",
-            "SchedulerType=sched/backfill, or order mode",
-        )
-    plugin, rules = config.get("MCSPlugin", ""), config.get("MCSParameters", "").replace("|", ",").split(",")
-    if plugin not in ("", "mcs/none") and "noselect" not in rules and {"select", "enforced"} & set(rules):
-        yield bad(
-            f"MCSPlugin={plugin}, MCSParameters={config['MCSParameters']}: Slurm keeps jobs with other labels off a "
-            "job's nodes, which Lucid does not know, so it starts jobs there in vain",
-            "MCSParameters with noselect, or order mode",
-        )
-    if most_number >= _FEDERATED:
-        yield bad(
-            f"job {most_number} is one of a federation: its clusters agree which of them starts a job, and Lucid "
-            "changes jobs on one of them alone",
-            "scontrol show federation; take the cluster out of it, or order mode",
-        )
-    spaces = config.get("JobContainerType", "") + config.get("NamespaceType", "")
-    if "tmpfs" in spaces:
-        yield warn(
-            f"{spaces}: where a job has a /dev/shm of its own, the two jobs of a pair may not reach their MPS daemon",
-            "Dirs=/tmp in job_container.conf (namespace.yaml), or daemon.mps = false",
-        )
-    if config.get("BurstBufferType"):
-        yield warn(
-            f"BurstBufferType={config['BurstBufferType']}: GPUs are kept for a job while its burst buffer is filled, "
-            "and after slurm.start_grace_s Lucid releases it as its user wrote it",
-            "lucid:off in the comment of jobs with burst buffers, or slurm.start_grace_s longer than a stage-in",
-        )
-    typed = [item for item in config.get("AccountingStorageTRES", "").split(",") if item.startswith("gres/gpu:")]
-    if typed:
-        yield warn(
-            f"AccountingStorageTRES has {', '.join(typed)}: a GPU's type is its address on packed nodes, so nothing "
-            "is accounted by model there",
-            "by partition, or by AllocNodes of sacct",
-        )
-    if re.match(r"0*[1-9]", config.get("PriorityWeightAssoc", "")):
-        yield warn(
-            "PriorityWeightAssoc: priorities of associations do not count where Lucid packs",
-            "a QOS with a Priority (PriorityWeightQOS), which does",
-        )
+def _given_out(p: _Served) -> str:
+    """How its nodes are given out, where Lucid does not know it."""
+    topo = "TOPO" if p["ExclusiveTopo"] == "YES" else p["Exclusive"]
+    kind = "USER" if p["ExclusiveUser"] == "YES" else topo
+    if kind in ("", "NO", "NODE", "NONE"):
+        return ""
+    return "each node is one user's at a time" if kind == "USER" else f"nodes are given out by {kind}"
 
 
-def _limits_served(config: Mapping[str, str], limits: Limits) -> Iterator[Finding]:
-    enforced = {word.strip().lower() for word in config.get("AccountingStorageEnforce", "").split(",")}
-    if not enforced & {"limits", "safe", "all"}:
-        return
-    if limits.uncounted:
-        yield bad(
-            f"{_some(limits.uncounted)}: a limit on gres/gpu does not count what pack mode puts into slots",
-            "the same number of gres/shard in each of them (sacctmgr modify … set GrpTRES=gres/gpu=4,gres/shard=4): "
-            "Slurm counts a job against the one or the other. Where sacctmgr knows no gres/shard yet: "
-            "GresTypes=gpu,shard, gres/shard in AccountingStorageTRES, scontrol reconfigure",
-        )
-    if limits.by_model:
-        yield bad(
-            f"{_some(limits.by_model)}: a GPU's type is its address on packed nodes, so a limit by model counts "
-            "nothing",
-            "a limit on gres/gpu and gres/shard, or on the partition that has these GPUs",
-        )
-    if limits.least:
-        yield warn(
-            f"{_some(limits.least)}: a job in slots has shards and no gres/gpu, so Slurm does not start it; Lucid "
-            "tries, then releases it as its user wrote it",
-            "AllowQos in the partition's line, or a check in job_submit, in place of MinTRES on gres/gpu",
-        )
+def _few_cpus(key: str) -> Check[_Served]:
+    return _OfOne(
+        "bad",
+        lambda p: p[key].isdecimal() and int(p[key]) < p.cpus and p[key],
+        f"partition {{s.name!r}} has {key}={{}}, and its nodes up to {{s.cpus}} CPUs: Lucid starts jobs in vain on "
+        "CPUs that Slurm does not give them",
+        f"no {key} in the line of {{s.name}} (give other partitions one, to keep CPUs for GPUs), {_ORDER}",
+    )
 
 
-def _partition(name: str, shown: Mapping[str, str], cpus: int) -> Iterator[Finding]:
-    users = shown.get("ExclusiveUser") == "YES"
-    alone = "USER" if users else "TOPO" if shown.get("ExclusiveTopo") == "YES" else shown.get("Exclusive", "NO")
-    if alone not in ("NO", "NODE", "NONE"):
-        what = "each node is one user's at a time" if alone == "USER" else f"nodes are given out by {alone}"
-        yield bad(
-            f"partition {name!r}: {what}, which Lucid does not know: a job waits for nodes of others while "
-            "other nodes are free",
-            f"Exclusive=NO (ExclusiveUser=NO) in the line of {name}, {_ORDER}",
-        )
-    for key, most in (("MaxCPUsPerNode", cpus), ("MaxCPUsPerSocket", cpus)):
-        value = shown.get(key, "UNLIMITED")
-        if value.isdecimal() and int(value) < most:
-            yield bad(
-                f"partition {name!r} has {key}={value}, and its nodes up to {most} CPUs: Lucid starts jobs in "
-                "vain on CPUs that Slurm does not give them",
-                f"no {key} in the line of {name} (give other partitions one, to keep CPUs for GPUs), {_ORDER}",
-            )
-    yield from _billing(name, shown.get("TRESBillingWeights", ""))
-    if shown.get("LLN") == "YES":
-        yield warn(
-            f"partition {name!r} has LLN=YES: Lucid packs jobs onto the fullest nodes, not the emptiest",
-            f"LLN=NO in the line of {name}; order mode keeps it",
-        )
-    if shown.get("ReqResv") == "YES":
-        yield warn(
-            f"partition {name!r} has ReqResv=YES: all its jobs have a reservation, and Lucid leaves those to Slurm",
-            f"nothing is ever decided in {name}: leave it out of daemon.partitions",
-        )
+def _bills_models(p: _Served) -> bool:
+    return any(found[1] for found in _GPU_WEIGHT.finditer(p["TRESBillingWeights"]))
 
 
-def _billing(name: str, weights: str) -> Iterator[Finding]:
-    models = [found[1] for found in _GPU_WEIGHT.finditer(weights) if found[1]]
-    if models:
-        yield bad(
-            f"partition {name!r} bills GPUs by their model (TRESBillingWeights={weights}): a GPU's type is its "
-            "address on packed nodes, so none is billed",
-            f"GRES/gpu=… and GRES/shard=… without a model in the line of {name}, {_ORDER}",
-        )
-    elif _GPU_WEIGHT.search(weights) and "gres/shard" not in weights.lower():
-        yield bad(
-            f"partition {name!r} bills a job in slots nothing for its GPUs (TRESBillingWeights={weights}): "
-            "fair-share and limits on billing do not see it",
-            f"GRES/shard with the weight of GRES/gpu in the line of {name}: lucidctl setup writes it",
-            setup_mends=True,
-        )
+_PARTITION: Table[_Served] = (
+    _OfOne("bad", _given_out,
+        "partition {s.name!r}: {}, which Lucid does not know: a job waits for nodes of others while other nodes are "
+        "free", f"Exclusive=NO (ExclusiveUser=NO) in the line of {{s.name}}, {_ORDER}"),
+    _few_cpus("MaxCPUsPerNode"),
+    _few_cpus("MaxCPUsPerSocket"),
+    _OfOne("bad", _bills_models,
+        "partition {s.name!r} bills GPUs by their model (TRESBillingWeights={s[TRESBillingWeights]}): a GPU's type "
+        "is its address on packed nodes, so none is billed",
+        f"GRES/gpu=… and GRES/shard=… without a model in the line of {{s.name}}, {_ORDER}"),
+    _OfOne("bad", lambda p: not _bills_models(p) and _GPU_WEIGHT.search(p["TRESBillingWeights"])
+        and "gres/shard" not in p["TRESBillingWeights"].lower(),
+        "partition {s.name!r} bills a job in slots nothing for its GPUs "
+        "(TRESBillingWeights={s[TRESBillingWeights]}): fair-share and limits on billing do not see it",
+        "GRES/shard with the weight of GRES/gpu in the line of {s.name}: lucidctl setup writes it", setup_mends=True),
+    _OfOne("warn", lambda p: p["LLN"] == "YES",
+        "partition {s.name!r} has LLN=YES: Lucid packs jobs onto the fullest nodes, not the emptiest",
+        "LLN=NO in the line of {s.name}; order mode keeps it"),
+    _OfOne("warn", lambda p: p["ReqResv"] == "YES",
+        "partition {s.name!r} has ReqResv=YES: all its jobs have a reservation, and Lucid leaves those to Slurm",
+        "nothing is ever decided in {s.name}: leave it out of daemon.partitions"),
+)  # fmt: skip
+_TAKEN_WHOLE: Table[_Served] = (
+    _OfOne("bad", lambda p: p["OverSubscribe"] == "EXCLUSIVE",
+        "partition {s.name!r} has OverSubscribe=EXCLUSIVE: each job has its nodes alone, so none shares",
+        f"OverSubscribe=NO in the line of {{s.name}}, {_ORDER}"),
+    _OfOne("bad", lambda p: p["OverSubscribe"].startswith("FORCE") and p["OverSubscribe"] != "FORCE:1",
+        "partition {s.name!r} has OverSubscribe={s[OverSubscribe]}: Slurm puts several jobs on the same CPUs, which "
+        "Lucid does not reckon with", f"OverSubscribe=NO in the line of {{s.name}}, {_ORDER}"),
+)  # fmt: skip
+
+
+def _other_labels(s: Look) -> bool:
+    rules = s["MCSParameters"].replace("|", ",").split(",")
+    kept_off = "noselect" not in rules and not {"select", "enforced"}.isdisjoint(rules)
+    return kept_off and s["MCSPlugin"] not in ("", "mcs/none")
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def as_lucidd_sees(
-    nodes: Sequence[SlurmNode], config: Mapping[str, str], partitions: Sequence[Partition], now_s: float
-) -> Sequence[SlurmNode]:
-    """The nodes as lucidd sees them: those that Slurm wakes are available."""
-    power = Power()
-    power.rules = PowerRules.from_config(config, any(p.suspends for p in partitions))
-    return power.with_states(nodes, now_s)
+_CLUSTER: Table[Look] = (
+    _Asked("bad", lambda s: s["SchedulerType"] == "sched/builtin",
+        "SchedulerType=sched/builtin: a job that Slurm alone decides about, and for which there is no room, stops "
+        "every start by Lucid behind it", "SchedulerType=sched/backfill, or order mode"),
+    _Asked("bad", _other_labels,
+        "MCSPlugin={s[MCSPlugin]}, MCSParameters={s[MCSParameters]}: Slurm keeps jobs with other labels off a job's "
+        "nodes, which Lucid does not know, so it starts jobs there in vain",
+        "MCSParameters with noselect, or order mode"),
+    _Asked("bad", lambda s: (most := max((job.number for job in s.site.jobs), default=0)) >= _FEDERATED and most,
+        "job {} is one of a federation: its clusters agree which of them starts a job, and Lucid changes jobs on one "
+        "of them alone", "scontrol show federation; take the cluster out of it, or order mode"),
+    _Asked("warn", lambda s: "tmpfs" in (spaces := s["JobContainerType"] + s["NamespaceType"]) and spaces,
+        "{}: where a job has a /dev/shm of its own, the two jobs of a pair may not reach their MPS daemon",
+        "Dirs=/tmp in job_container.conf (namespace.yaml), or daemon.mps = false"),
+    _Asked("warn", lambda s: s["BurstBufferType"],
+        "BurstBufferType={}: GPUs are kept for a job while its burst buffer is filled, and after slurm.start_grace_s "
+        "Lucid releases it as its user wrote it",
+        "lucid:off in the comment of jobs with burst buffers, or slurm.start_grace_s longer than a stage-in"),
+    _Asked("warn", lambda s: ", ".join(w for w in s["AccountingStorageTRES"].split(",") if w.startswith("gres/gpu:")),
+        "AccountingStorageTRES has {}: a GPU's type is its address on packed nodes, so nothing is accounted by model "
+        "there", "by partition, or by AllocNodes of sacct"),
+    _Asked("warn", lambda s: re.match(r"0*[1-9]", s["PriorityWeightAssoc"]),
+        "PriorityWeightAssoc: priorities of associations do not count where Lucid packs",
+        "a QOS with a Priority (PriorityWeightQOS), which does"),
+    _Asked("bad", lambda s: s.limited and _some(s.site.gpu_limits.uncounted),
+        "{}: a limit on gres/gpu does not count what pack mode puts into slots",
+        "the same number of gres/shard in each of them (sacctmgr modify … set GrpTRES=gres/gpu=4,gres/shard=4): "
+        "Slurm counts a job against the one or the other. Where sacctmgr knows no gres/shard yet: "
+        "GresTypes=gpu,shard, gres/shard in AccountingStorageTRES, scontrol reconfigure"),
+    _Asked("bad", lambda s: s.limited and _some(s.site.gpu_limits.by_model),
+        "{}: a GPU's type is its address on packed nodes, so a limit by model counts nothing",
+        "a limit on gres/gpu and gres/shard, or on the partition that has these GPUs"),
+    _Asked("warn", lambda s: s.limited and _some(s.site.gpu_limits.least),
+        "{}: a job in slots has shards and no gres/gpu, so Slurm does not start it; Lucid tries, then releases it as "
+        "its user wrote it",
+        "AllowQos in the partition's line, or a check in job_submit, in place of MinTRES on gres/gpu"),
+)  # fmt: skip
 
 
-def check_power(
-    settings: Settings,
-    modes: Mapping[str, Mode],
-    nodes: Sequence[SlurmNode],
-    config: Mapping[str, str],
-    partitions: Sequence[Partition],
-) -> Iterator[Finding]:
-    """Findings on power saving. *nodes*: as lucidd sees them."""
-    rules = PowerRules.from_config(config, any(p.suspends for p in partitions))
-    room = settings.daemon.profiling_partition
-    mine = [node for node in nodes if not node.partitions.isdisjoint({*modes, room})]
+def check_served(s: Look) -> Iterator[Finding]:
+    """Findings on what pack mode does not serve."""
+    if s.packed:
+        yield from run(_CLUSTER, s)
+        for partition in _Served.of(s, s.room):
+            yield from run(_PARTITION, partition)
+
+
+def taken_whole(s: Look) -> Iterator[Finding]:
+    """Findings on partitions in pack mode whose nodes are not given out by CPUs and GPUs. (doctor reads this from
+    another answer.)"""
+    for partition in _Served.of(s):
+        yield from run(_TAKEN_WHOLE, partition)
+
+
+def check_power(s: Look) -> Iterator[Finding]:
+    """Findings on power saving."""
+    mine = [node for node in s.nodes if not node.partitions.isdisjoint({*s.modes, s.room})]
     asleep = [node.name for node in mine if ASLEEP in node.states]
-    if rules.wakes:
-        yield Finding("ok", f"{power_note(config, True)}; {len(asleep)} of {len(mine)} nodes sleep now")
+    if s.power.wakes:
+        yield Finding("ok", f"{power_note(s.site.config, True)}; {len(asleep)} of {len(mine)} nodes sleep now")
     elif asleep:
         yield warn(
-            f"{', '.join(asleep[:5])}: asleep, and {rules.why_not}",
+            f"{', '.join(asleep[:5])}: asleep, and {s.power.why_not}",
             "SuspendProgram, ResumeProgram and SuspendTime in slurm.conf, or scontrol update … state=resume",
         )
     failed = [node.name for node in mine if node.reason.startswith(FAILED) and "DOWN" in node.states]
     if failed:
         yield warn(
-            f"{', '.join(failed[:5])}: did not come up within ResumeTimeout ({rules.resume_s:g} s): "
+            f"{', '.join(failed[:5])}: did not come up within ResumeTimeout ({s.power.resume_s:g} s): "
             "nothing starts there",
             "what ResumeProgram does with it, a longer ResumeTimeout, then scontrol update nodename=… state=resume",
         )
-    profiling = [node for node in mine if room in node.partitions and node.available]
-    wakes = settings.policy.profiling.wake_nodes
-    if Mode.PACK in modes.values() and profiling and not wakes and all(ASLEEP in node.states for node in profiling):
+    profiling = [node for node in mine if s.room in node.partitions and node.available]
+    wakes = s.settings.policy.profiling.wake_nodes
+    if s.packed and profiling and not wakes and all(ASLEEP in node.states for node in profiling):
         yield warn(
-            f"all nodes of {room} sleep: new jobs are not profiled until one is awake",
+            f"all nodes of {s.room} sleep: new jobs are not profiled until one is awake",
             "SuspendExcParts or SuspendExcNodes in slurm.conf, or policy.profiling.wake_nodes = true",
         )
 
@@ -445,27 +337,30 @@ def power_note(config: Mapping[str, str], in_partition: bool = False) -> str:
     )
 
 
-def check_preemption(
-    modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption | None
-) -> Iterator[Finding]:
-    """Findings on preemption; *preemption* is ``None`` where it is unknown."""
-    packed = [name for name, mode in modes.items() if mode is Mode.PACK]
-    if not packed or preemption is None or not preemption.by:
+def check_preemption(s: Look) -> Iterator[Finding]:
+    """Findings on preemption, where it is known."""
+    preemption = s.site.preemption or NO_PREEMPTION
+    if not s.packed or not preemption.by:
         return
     if preemption.by == "qos":
         yield Finding("ok", "PreemptType=preempt/qos: jobs claim GPUs of jobs that their QOS may preempt")
         suspends = sorted(name for name, qos in preemption.qos.items() if (qos.mode or preemption.mode) == "SUSPEND")
         if suspends:
             yield bad(
-                f"jobs of QOS {', '.join(suspends)} are suspended, and keep their GPUs' memory: Lucid claims nothing "
-                "from them, and Slurm puts others on GPUs that Lucid did not pair",
+                f"jobs of QOS {', '.join(suspends)} are suspended, {_SUSPENDED}",
                 "PreemptMode=REQUEUE in slurm.conf, or of these QOS",
             )
         return
-    for name in packed:
-        here = [node.partitions for node in nodes if node.gpu_types and name in node.partitions]
+    for name in s.packed:
+        here = [node.partitions for node in s.site.nodes if node.gpu_types and name in node.partitions]
         for other in sorted(frozenset[str]().union(*here) - {name}):
             yield from _between(name, other, preemption)
+
+
+_SUSPENDED = (
+    "and keep their GPUs' memory: Lucid claims nothing from them, and Slurm puts others on GPUs that Lucid did not "
+    "pair"
+)
 
 
 def without_layers(
@@ -484,12 +379,11 @@ def _between(vc: str, other: str, preemption: Preemption) -> Iterator[Finding]:
     tiers = preemption.tiers
     if vc not in tiers or other not in tiers or tiers[vc] == tiers[other]:
         return
-    upper, lower = (vc, other) if tiers[vc] > tiers[other] else (other, vc)
+    lower, upper = sorted((vc, other), key=lambda name: tiers[name])
     mode = preemption.modes.get(lower, preemption.mode)
     if mode == "SUSPEND":
         yield bad(
-            f"jobs of {lower} are suspended for jobs of {upper} (PreemptMode), and keep their GPUs' memory: Lucid "
-            "claims nothing from them, and Slurm puts others on GPUs that Lucid did not pair",
+            f"jobs of {lower} are suspended for jobs of {upper} (PreemptMode), {_SUSPENDED}",
             f"PreemptMode=REQUEUE in the line of {lower}",
         )
     elif mode == "OFF" and lower == other:
@@ -507,105 +401,62 @@ def _between(vc: str, other: str, preemption: Preemption) -> Iterator[Finding]:
 _LINES = "the lines of: lucidctl slurm lending"
 
 
-def check_lending(
-    settings: Settings,
-    modes: Mapping[str, Mode],
-    partitions: Sequence[Partition],
-    nodes: Sequence[SlurmNode],
-    limits: Mapping[str, GroupLimit] | None,
-    config: Mapping[str, str],
-    defaults: Mapping[str, JobDefaults],
-) -> Iterator[Finding]:
-    """Findings on VCs that lend; none where ``policy.lending`` is off.
-
-    Args:
-        settings: lucidd's.
-        modes: by partition, as they are now.
-        partitions: Slurm's.
-        nodes: Slurm's.
-        limits: GrpTRES of QOS and accounts, as ``group_limits_from`` has them; ``None`` where they are not known.
-        config: slurmctld's configuration in force.
-        defaults: JobDefaults by partition."""
-    rules = settings.daemon.pool
-    if settings.policy.lending.mode == "off" or not (rules.partition and rules.quotas):
+def check_lending(s: Look) -> Iterator[Finding]:
+    """Findings on VCs that lend; none where ``policy.lending`` is off."""
+    rules = s.pool
+    if not (s.lends and rules.partition and rules.quotas):
         return
-    known = {partition.name: partition for partition in partitions}
-    room = known.get(rules.partition)
-    vcs = [name for name in rules.quotas if name in known]
-    mine = [node for node in nodes if node.gpu_types and not node.partitions.isdisjoint(vcs)]
+    room, vcs = s.known.get(rules.partition), [name for name in rules.quotas if name in s.known]
+    mine = [node for node in s.site.nodes if node.gpu_types and not node.partitions.isdisjoint(vcs)]
     if room is None:
         yield bad(f"partition {rules.partition!r} (daemon.pool.partition) does not exist: no job can borrow", _LINES)
-    else:
-        outside = sorted(node.name for node in mine if room.name not in node.partitions)
-        if outside:
-            yield bad(
-                f"partition {room.name!r} lacks {', '.join(outside[:5])}: the VCs of daemon.pool do not lend until "
-                "it has all their nodes",
-                _LINES,
-            )
-    total, promised = sum(len(node.gpu_types) for node in mine), sum(rules.quotas.values())
-    if promised > total:
+    elif outside := sorted(node.name for node in mine if room.name not in node.partitions):
         yield bad(
-            f"daemon.pool.quotas are {promised} GPUs together, and the VCs have {total}: they cannot all be met",
-            "smaller quotas, here and in Slurm",
+            f"partition {room.name!r} lacks {', '.join(outside[:5])}: the VCs of daemon.pool do not lend until "
+            "it has all their nodes",
+            _LINES,
         )
+    total, promised = sum(len(node.gpu_types) for node in mine), sum(rules.quotas.values())
+    together = f"daemon.pool.quotas are {promised} GPUs together, and the VCs have {total}"
+    if promised > total:
+        yield bad(f"{together}: they cannot all be met", "smaller quotas, here and in Slurm")
     elif promised < total:
-        yield warn(
-            f"daemon.pool.quotas are {promised} GPUs together, and the VCs have {total}: the rest is only borrowed",
-            "larger quotas, here and in Slurm",
-        )
-    yield from _alike(settings, modes, vcs, mine)
-    yield from _given(defaults, vcs, rules.partition)
-    yield from _limits_of_lending(settings, known, room, nodes, limits, config)
-
-
-def _alike(
-    settings: Settings, modes: Mapping[str, Mode], vcs: Sequence[str], nodes: Sequence[SlurmNode]
-) -> Iterator[Finding]:
-    if len({modes[name] for name in vcs if name in modes}) > 1:
-        told = ", ".join(f"{name} {modes[name]}" for name in vcs if name in modes)
+        yield warn(f"{together}: the rest is only borrowed", "larger quotas, here and in Slurm")
+    modes = {name: s.modes[name] for name in vcs if name in s.modes}
+    if len({*modes.values()}) > 1:
+        told = ", ".join(f"{name} {mode}" for name, mode in modes.items())
         yield warn(
             f"the VCs of daemon.pool are in different modes ({told}): only those of the foremost mode lend",
             "one mode for all: lucidctl mode",
         )
-    memory = {gpu_mem_mib(node, settings.daemon) for node in nodes}
+    memory = {gpu_mem_mib(node, s.daemon) for node in mine}
     if len(memory) > 1:
         yield warn(
             f"GPUs of the VCs of daemon.pool have {min(memory)} to {max(memory)} MiB: a job may start on smaller "
             "ones than its VC has",
             "let VCs with equal GPUs lend to each other; leave the others out of daemon.pool.quotas",
         )
-
-
-def _given(defaults: Mapping[str, JobDefaults], vcs: Sequence[str], room: str) -> Iterator[Finding]:
-    if room not in defaults:
-        return
-    other = [name for name in vcs if name in defaults and defaults[name] != defaults[room]]
+    given = s.site.defaults
+    own = given.get(rules.partition)
+    other = ", ".join(name for name in vcs if own is not None and name in given and given[name] != own)
     if other:
         yield warn(
-            f"partition {room!r} gives other CPUs or memory to each GPU than {', '.join(other)} (JobDefaults): a job "
+            f"partition {rules.partition!r} gives other CPUs or memory to each GPU than {other} (JobDefaults): a job "
             "that borrows has those",
-            f"the same DefCpuPerGPU and DefMemPerGPU in the lines of {room} and {', '.join(other)}",
+            f"the same DefCpuPerGPU and DefMemPerGPU in the lines of {rules.partition} and {other}",
         )
+    yield from _limits_of_lending(s, room)
 
 
-def _limits_of_lending(
-    settings: Settings,
-    known: Mapping[str, Partition],
-    room: Partition | None,
-    nodes: Sequence[SlurmNode],
-    limits: Mapping[str, GroupLimit] | None,
-    config: Mapping[str, str],
-) -> Iterator[Finding]:
+def _limits_of_lending(s: Look, room: Partition | None) -> Iterator[Finding]:
     """Findings on Slurm's own limits: those that keep a VC whose partition has more nodes to its quota, and that of
     borrowing."""
-    quotas = settings.daemon.pool.quotas
-    pool = pool_of(settings.daemon.pool, dict.fromkeys(quotas, Mode.PACK), nodes)
-    bounded = [name for name in quotas if pool is not None and name in pool.bounded and name in known]
+    quotas, limits = s.pool.quotas, s.site.group_limits
+    pool = pool_of(s.pool, dict.fromkeys(quotas, Mode.PACK), s.site.nodes)
+    bounded = [name for name in quotas if pool is not None and name in pool.bounded and name in s.known]
     if not bounded:
         return
-    enforced = {word.strip() for word in config.get("AccountingStorageEnforce", "").lower().split(",")}
-    if not enforced & {"limits", "all", "safe"}:
+    if not s.limited:
         yield bad(
             f"AccountingStorageEnforce has no limits: nothing keeps {', '.join(bounded)} to their quotas while "
             "no lucidd decides",
@@ -617,33 +468,33 @@ def _limits_of_lending(
             "run lucidctl doctor once where sacctmgr is",
         )
         return
-    mine = [node for node in nodes if not node.partitions.isdisjoint(quotas)]
+    mine = [node for node in s.site.nodes if not node.partitions.isdisjoint(quotas)]
     total = sum(len(node.gpu_types) for node in mine)
     slots = max((max(node.slots, default=0) for node in mine), default=0) or SLOTS
     by_account = {limit.gpus for name, limit in limits.items() if name.startswith("account ")}
     accounts = False
     for vc in bounded:
-        quota, qos = quotas[vc], known[vc].qos
+        quota, qos = quotas[vc], s.known[vc].qos
         found = limits.get(f"QOS {qos}") if qos else None
+        wanted = f"GrpTRES=gres/gpu={quota},gres/shard={slots * quota}"
         if found is None or found.gpus is None:
             if quota in by_account:
                 accounts = True
                 continue
             yield bad(
                 f"Slurm keeps {vc!r} to no quota: its partition has no QOS with GrpTRES=gres/gpu={quota}",
-                f"sacctmgr add qos {vc}-quota set GrpTRES=gres/gpu={quota},gres/shard={slots * quota}; "
-                f"QOS={vc}-quota in the line of {vc}",
+                f"sacctmgr add qos {vc}-quota set {wanted}; QOS={vc}-quota in the line of {vc}",
             )
         elif (found.gpus, found.shards) != (quota, slots * quota):
             yield bad(
                 f"QOS {qos} of partition {vc!r} has GrpTRES gres/gpu={found.gpus}, gres/shard="
                 f"{'none' if found.shards is None else found.shards}, and daemon.pool.quotas.{vc} is {quota}",
-                f"sacctmgr modify qos {qos} set GrpTRES=gres/gpu={quota},gres/shard={slots * quota}",
+                f"sacctmgr modify qos {qos} set {wanted}",
             )
     if room is None:
         return
     own = limits.get(f"QOS {room.qos}") if room.qos else None
-    if room.qos and room.qos in {known[vc].qos for vc in bounded}:
+    if room.qos and room.qos in {s.known[vc].qos for vc in bounded}:
         yield bad(
             f"partition {room.name!r} has the QOS of a VC ({room.qos}): what borrows counts against that VC's quota",
             f"no QOS, or one of its own, in the line of {room.name}",
@@ -656,7 +507,7 @@ def _limits_of_lending(
             f"QOS=lucid-borrow in the line of {room.name}",
         )
     elif own is not None and own.gpus is not None:
-        taken = {f"QOS {known[vc].qos}" for vc in bounded} | {f"QOS {room.qos}"}
+        taken = {f"QOS {s.known[vc].qos}" for vc in bounded} | {f"QOS {room.qos}"}
         others = [n for n, limit in limits.items() if n not in taken and limit.gpus not in (None, *quotas.values())]
         if others:
             yield warn(

@@ -7,13 +7,13 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.daemon.barrier import why_nobody_decides
 from lucid.daemon.gpu_health import odd_numbers
 from lucid.daemon.leader import standby_of
@@ -23,11 +23,12 @@ from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError, Finding, StoreError, bad, warn
 from lucid.orchestrator.forecast.ranges import StartTimes
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.setup.backup import Journal
-from lucid.setup.check import check_installation, heartbeat_in, settings_in
-from lucid.setup.conf_text import read_texts
+from lucid.setup.conf_text import NEEDED, read_texts
+from lucid.setup.install import check_installation, heartbeat_in, settings_in
 from lucid.setup.neighbours import MONITORING, monitors, writer_of
+from lucid.setup.site import Check, Table, run
 from lucid.slurm.act.write import GIVEN_UP
 from lucid.slurm.elastic.reports import folder_trouble
 from lucid.slurm.heartbeat import read_heartbeat
@@ -39,16 +40,7 @@ from lucid.store.port import RELEASED, ActionRow, Lease, StoreUnreadable, holder
 from lucid.store.sqlite import SqliteStore
 
 _CONF = "etc/slurm/slurm.conf"
-_IN_FORCE = (
-    "GresTypes",
-    "SelectType",
-    "JobSubmitPlugins",
-    "CliFilterPlugins",
-    "PriorityType",
-    "TaskProlog",
-    "Prolog",
-    "Epilog",
-)
+_IN_FORCE = tuple(key for key in NEEDED if key != "AccountingStorageTRES")
 
 
 def root_of(settings: Settings) -> Path | None:
@@ -258,23 +250,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from released
     yield from told
     yield from check_reports(settings, seen)
-    yield from _gpus(seen.get("gpu_health") or {})
-    yield from _tags(seen)
-    if seen.get("last_error"):
-        yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
-    for words in words_of_plan_errors(seen):
-        remedy = "lucidd's log has the traceback (journalctl -u lucidd); another daemon.policy, or daemon.policies"
-        yield bad(words, f"{remedy} for that partition; lucidd tries again by itself; please report it")
-    for words in words_of_left_out(seen):
-        yield warn(words, "docs/recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
-    if seen.get("breaker_why"):
-        yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
-    for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
-        if found.get("trouble"):
-            yield warn(
-                f"the {kind} model in service cannot be used: {found.get('why', '')}",
-                f"lucidctl models rollback {kind}, or train anew",
-            )
+    yield from run(_STATUS, seen)
 
 
 def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
@@ -283,56 +259,69 @@ def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
     for name in sorted(unpaired(failed)):
         yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
     for one in sorted(failed.values(), key=lambda one: one.node):
-        since = time.strftime("%F %H:%M", time.localtime(one.since_s))
         yield bad(
-            f"no more pairs are made on {one.node} since {since}: job {one.job} was to share GPUs there, and Slurm "
-            f"drained the node with {one.reason!r}",
+            f"no more pairs are made on {one.node} since {_since(one.since_s)}: job {one.job} was to share GPUs "
+            f"there, and Slurm drained the node with {one.reason!r}",
             f"{_SITE_SCRIPTS}; then scontrol update NodeName={one.node} State=RESUME, and "
             f"lucidctl mode {min(one.partitions, default='PARTITION')} configured",
         )
 
 
-def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
-    """Findings on our jobs that only lucidd's own notes mark as ours."""
-    if lost := seen.get("lost_tags"):
-        some = ", ".join(lost[:5])
-        yield warn(
-            f"AdminComment of {len(lost)} jobs of ours is somebody else's ({some}{', …' if lost[5:] else ''}): "
-            "lucidd goes by its notes, but job_submit.lua no longer knows their users' holds and releases",
-            "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/submission.md)",
-        )
-    if len(refused := seen.get("refused") or []) >= _REFUSED_JOBS:
-        yield bad(
-            f"Slurm refuses what lucidd changes: the last {len(refused)} jobs, none taken since ({refused[-1]})",
-            "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/files.md, "
-            "'A plugin of your own'); is that user a Slurm operator? sacctmgr show user",
-        )
-    if trouble := seen.get("list_trouble"):
-        yield bad(trouble, "make room there, and give the folder to lucidd's user")
+_Seen = Check[Mapping[str, Any]]
 
 
-def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
-    """Findings on GPUs that are not well, and on nodes that do not report."""
-    for out in told.get("out") or ():
-        since = time.strftime("%F %H:%M", time.localtime(out["since_s"]))
-        name = f"{out['node']}:{out['index']}"
-        yield warn(f"GPU {name} is out since {since}: {out['words']}", f"once it is well: lucidctl gpu return {name}")
-    if beyond := told.get("beyond"):
-        yield bad(
-            f"{len(beyond)} GPUs more are said to be not well than Lucid takes out by itself",
-            "look at these nodes and their samplers: lucidctl gpu health; daemon.gpu_health.most_share is the bound",
-        )
-    for one in told.get("not_kept") or ():
-        words = f"Slurm's own jobs are not kept off GPU {one['gpu']}: {one['why']}"
-        yield warn(words, "docs/gpu-health.md says what it needs")
-    for node in told.get("sampler_silent") or ():
-        yield warn(f"{node}: its sampler has told nothing for minutes", "systemctl status lucid-sampler there")
-    for one in told.get("driver_silent") or ():
-        yield warn(f"{one['node']}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
-    for one in told.get("odd_numbers") or ():
-        yield bad(odd_numbers(one), "gres.conf there: Type=g3 for File=/dev/nvidia3, and so on (docs/gpu-health.md)")
-    if watched := told.get("watched"):
-        yield Finding("ok", f"the GPUs of {len(watched)} nodes are watched")
+def _of_gpus(key: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """What lucidd says of GPUs that are not well, and of nodes that do not report."""
+    return lambda seen: list((seen.get("gpu_health") or {}).get(key) or ())
+
+
+def _since(at_s: float) -> str:
+    return time.strftime("%F %H:%M", time.localtime(at_s))
+
+
+def _lost_tags(seen: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Our jobs that only lucidd's own notes mark as ours."""
+    lost = seen.get("lost_tags")
+    return (len(lost), ", ".join(lost[:5]) + (", …" if lost[5:] else "")) if lost else None
+
+
+_STATUS: Table[Mapping[str, Any]] = (
+    _Seen("warn", lambda s: [
+        (f"{one['node']}:{one['index']}", _since(one["since_s"]), one["words"]) for one in _of_gpus("out")(s)],
+        "GPU {} is out since {}: {}", "once it is well: lucidctl gpu return {0}"),
+    _Seen("bad", lambda s: len(_of_gpus("beyond")(s)),
+        "{} GPUs more are said to be not well than Lucid takes out by itself",
+        "look at these nodes and their samplers: lucidctl gpu health; daemon.gpu_health.most_share is the bound"),
+    _Seen("warn", _of_gpus("not_kept"), "Slurm's own jobs are not kept off GPU {0[gpu]}: {0[why]}",
+        "docs/gpu-health.md says what it needs"),
+    _Seen("warn", _of_gpus("sampler_silent"), "{}: its sampler has told nothing for minutes",
+        "systemctl status lucid-sampler there"),
+    _Seen("warn", _of_gpus("driver_silent"), "{0[node]}: the driver as a whole does not answer",
+        "nvidia-smi there; the node's log"),
+    _Seen("bad", lambda s: [odd_numbers(one) for one in _of_gpus("odd_numbers")(s)], "{}",
+        "gres.conf there: Type=g3 for File=/dev/nvidia3, and so on (docs/gpu-health.md)"),
+    _Seen("ok", lambda s: len(_of_gpus("watched")(s)), "the GPUs of {} nodes are watched"),
+    _Seen("warn", _lost_tags,
+        "AdminComment of {} jobs of ours is somebody else's ({}): lucidd goes by its notes, but job_submit.lua no "
+        "longer knows their users' holds and releases",
+        "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/submission.md)"),
+    _Seen("bad", lambda s: len(jobs := s.get("refused") or []) >= _REFUSED_JOBS and (len(jobs), jobs[-1]),
+        "Slurm refuses what lucidd changes: the last {} jobs, none taken since ({})",
+        "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/files.md, 'A plugin of "
+        "your own'); is that user a Slurm operator? sacctmgr show user"),
+    _Seen("bad", lambda s: s.get("list_trouble"), "{}", "make room there, and give the folder to lucidd's user"),
+    _Seen("bad", lambda s: s.get("last_error"), "the last cycle failed: {}", "mend that; lucidd tries again"),
+    _Seen("bad", words_of_plan_errors, "{}",
+        "lucidd's log has the traceback (journalctl -u lucidd); another daemon.policy, or daemon.policies for that "
+        "partition; lucidd tries again by itself; please report it"),
+    _Seen("warn", words_of_left_out, "{}",
+        "docs/recovery.md tells what Lucid assumes of it; scontrol show job shows a job"),
+    _Seen("warn", lambda s: s.get("breaker_why"), "the breaker is open: {}", "look at slurmctld's load (sdiag)"),
+    _Seen("warn", lambda s: [
+        (kind, found.get("why", "")) for kind, found in s.get("models", {}).items() if found.get("trouble")],
+        "the {} model in service cannot be used: {}", "lucidctl models rollback {0}, or train anew"),
+)  # fmt: skip
+"""All that is looked for in what lucidd said last of itself."""
 
 
 def _start_times(times: StartTimes) -> Iterator[Finding]:

@@ -22,11 +22,9 @@ from lucid.config.load import Settings
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, StoreError
 from lucid.setup.backup import Journal
 from lucid.setup.nodes import host_list
+from lucid.setup.site import Site, limits_of
 from lucid.slurm.client import Breaker, served
 from lucid.slurm.pyslurm import make_client
-from lucid.slurm.records.configuration import Limits
-from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
 
 USER = "lucid"
 """lucidd's user, as its unit has it."""
@@ -36,53 +34,21 @@ _PATIENCE_S = 60.0
 _REGISTER_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Slurm as it answers now."""
-
-    version: tuple[int, int]
-    config: Mapping[str, str]
-    nodes: Sequence[SlurmNode]
-    jobs: Sequence[SlurmJob]
-    partitions: tuple[str, ...]
-    preemption: Preemption = NO_PREEMPTION
-    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
-
-    @property
-    def conf(self) -> Path:
-        """slurm.conf, as slurmctld calls it."""
-        return Path(self.config.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
-
-    @property
-    def with_gpus(self) -> dict[str, list[SlurmNode]]:
-        """The partitions that have GPUs, with their nodes that have some."""
-        found = {name: [node for node in self.nodes if name in node.partitions] for name in self.partitions}
-        found = {name: [node for node in nodes if node.gpu_types] for name, nodes in found.items()}
-        return {name: nodes for name, nodes in found.items() if nodes}
-
-
-def see_running() -> Running:
-    """Ask slurmctld for its present state, with Slurm's commands on this host.
+def see_running() -> Site:
+    """Ask slurmctld for its present state, with Slurm's commands on this host; what only doctor reads is left out.
 
     Raises: ConfigError: Slurm does not answer here."""
     client = make_client(SlurmSettings(), Breaker(time.monotonic))
     try:
-        version, config = served(client.version()), client.config()
-        parts = tuple(partition.name for partition in client.partitions())
-        try:
-            limits = client.gpu_limits()
-        except ClusterError:
-            limits = Limits()  # slurmdbd is silent, or there is none: nothing is enforced, or setup says so
-        return Running(
-            version,
-            config,
+        return Site(
+            served(client.version()),
+            client.config(),
             client.nodes(),
+            client.partitions(),
             client.jobs(),
-            parts,
-            client.preemption(),
-            client.partition_settings(),
-            limits,
+            gpu_limits=limits_of(client),
+            preemption=client.preemption(),
+            partition_settings=client.partition_settings(),
         )
     except ClusterUnreadable as error:
         raise ConfigError(str(error)) from None
@@ -90,8 +56,6 @@ def see_running() -> Running:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"
         ) from None
-    finally:
-        client.close()
 
 
 def program_link() -> Path | None:
@@ -257,9 +221,9 @@ class Machine:
                 left = {**wanted, "slurmctld": "answers"}
             else:
                 left = {key: value for key, value in wanted.items() if running.config.get(key, "") != value}
-                if there and there not in running.partitions:
+                if there and there not in running.names:
                     left["PartitionName"] = there
-                if gone in running.partitions:
+                if gone in running.names:
                     left["PartitionName"] = f"no {gone}"
             if not left or time.monotonic() > until:
                 return left

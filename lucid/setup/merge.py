@@ -7,27 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values
+from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Edit, Statement, Texts, edited, with_values
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, SLOTS, Gres, addressed_gres, addresses, hosts_or_none, with_slots
 
-HOOKS = "/etc/slurm/lucid"
 WRAPPER = f"{HOOKS}/site_scripts"
 """The program that runs the site's own prologs and epilogs."""
-_MERGED = {
-    "GresTypes": ("gpu", "shard"),
-    "AccountingStorageTRES": (
-        "gres/gpu", "gres/shard", "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
-        "gres/gpumem", "gres/gpuutil",
-    ),
-    "JobSubmitPlugins": ("lua",),
-    "CliFilterPlugins": ("lua",),
-    "Prolog": (),
-    "Epilog": (),
-    "TaskProlog": (),
-}  # fmt: skip
-"""Parameters that setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself to
-gres/gpu, and what setup adds."""
+_USUAL = (
+    "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages", "gres/gpumem", "gres/gpuutil"
+)  # fmt: skip
+"""Words of AccountingStorageTRES that need no line: Slurm's defaults, and what it adds itself to gres/gpu."""
 _OWN_PLUGIN = "call Lucid's from it (docs/files.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 
 
@@ -39,8 +28,20 @@ class Refusal:
     remedy: str
 
 
+@dataclass(slots=True, kw_only=True)
+class Refused:
+    """What setup found that it refuses, and what it notes, on the way."""
+
+    notes: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def refuse(self, what: str, remedy: str) -> None:
+        """Refuse something."""
+        self.refused.append(Refusal(what, remedy))
+
+
 @dataclass(slots=True)
-class Merged:
+class Merged(Refused):
     """The merged files: new texts by file, where they differ; ``models`` that users may ask for; ``hosts`` whose GPUs
     have addresses then, ``slotted`` those whose GPUs had them and get another number of slots; ``filtered``: commands
     and steps run through Lucid's cli_filter.lua."""
@@ -54,8 +55,6 @@ class Merged:
     """The site's own ``Prolog`` and ``Epilog`` that the wrapper takes over now."""
     wrapped: dict[str, bool] = field(default_factory=dict)
     """Whether the wrapper is named already, by ``Prolog`` and ``Epilog``."""
-    notes: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -66,6 +65,11 @@ class _Work:
     features: dict[str, set[str]] = field(default_factory=dict)
     """Features of each host, as its line has them; ``more`` has what setup adds."""
     more: dict[str, set[str]] = field(default_factory=dict)
+
+    def set(self, statement: Statement, values: Mapping[str, str]) -> None:
+        """Set these keys where the statement stands."""
+        edit = with_values(statement, self.texts.files[statement.path], values)
+        self.edits.setdefault(statement.path, []).append(edit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +140,12 @@ def _slots(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         hosts, text = hosts_or_none(statement.pairs["nodename"]) or [], statement.pairs.get("gres", "")
         fresh = re.sub(r"\bshard:(g\d+):\d+", rf"shard:\1:{slots}", text)
         if fresh != text and set(hosts) & set(packed):
-            edit = with_values(statement, work.texts.files[statement.path], {"Gres": fresh})
-            work.edits.setdefault(statement.path, []).append(edit)
+            work.set(statement, {"Gres": fresh})
             changed |= set(hosts)
     if changed and gres is not None and not merged.files.keys() & gres.files.keys():
         merged.files |= with_slots(gres, changed, slots)
     elif changed:
-        merged.refused.append(
-            Refusal("some GPUs get addresses, and others another number of slots", "run this without --slots first")
-        )
+        merged.refuse("some GPUs get addresses, and others another number of slots", "run this without --slots first")
     merged.slotted |= changed
 
 
@@ -159,11 +160,9 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         own = {**defaults, **pairs}
         hosts = hosts_or_none(own["nodename"])
         if hosts is None and "gpu" in own.get("gres", ""):
-            merged.refused.append(
-                Refusal(
-                    f"{statement.path}: NodeName={own['nodename']} is a host list that setup does not read",
-                    "write the line once for each range (n[1-4]), then run this again",
-                )
+            merged.refuse(
+                f"{statement.path}: NodeName={own['nodename']} is a host list that setup does not read",
+                "write the line once for each range (n[1-4]), then run this again",
             )
         words = tuple(word for word in re.split(r",(?![^(]*\))", own.get("gres", "")) if word)
         said = [line[key] for line in (pairs, defaults) for key in ("feature", "features") if key in line]
@@ -178,8 +177,8 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
     }
     ready = {host for _, node in found if node.addressed for host in node.hosts}
     for host in sorted(set(packed) - wanted.keys() - ready):
-        merged.refused.append(
-            Refusal(f"node {host} has no NodeName line with GPUs in {work.texts.main}", "NodeName=… Gres=gpu:N there")
+        merged.refuse(
+            f"node {host} has no NodeName line with GPUs in {work.texts.main}", "NodeName=… Gres=gpu:N there"
         )
     others = [host for _, node in found if node.gpus for host in node.hosts if host not in wanted]
     merged.hosts += sorted(ready)
@@ -201,21 +200,17 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
             elif any(word.split(":")[0] == "gpu" and "no_consume" in word.split(":") for word in node.gres):
                 what = "GPUs that Slurm gives to any number of jobs (no_consume)"
             if what:
-                merged.refused.append(
-                    Refusal(
-                        f"node {host_list(node.hosts)} has {what} (Gres={','.join(node.gres)})",
-                        "leave its partition in observe or order mode, or describe its GPUs by hand (docs/files.md)",
-                    )
+                merged.refuse(
+                    f"node {host_list(node.hosts)} has {what} (Gres={','.join(node.gres)})",
+                    "leave its partition in observe or order mode, or describe its GPUs by hand (docs/files.md)",
                 )
                 continue
             numbers = {found_gres.numbers[host] for host in node.hosts if host in found_gres.numbers}
             if len(numbers) > 1:
-                merged.refused.append(
-                    Refusal(
-                        f"nodes {host_list(node.hosts)} stand in one NodeName line, and their GPUs have different "
-                        "device files in gres.conf",
-                        "a NodeName line for each kind of node in slurm.conf, then run this again",
-                    )
+                merged.refuse(
+                    f"nodes {host_list(node.hosts)} stand in one NodeName line, and their GPUs have different "
+                    "device files in gres.conf",
+                    "a NodeName line for each kind of node in slurm.conf, then run this again",
                 )
             if any(each != (*range(len(each)),) for each in numbers):
                 merged.notes.append(
@@ -231,17 +226,12 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
             values[_feature_key(statement)] = ",".join([*have, *lacking])
             work.more |= {host: set(lacking) for host in node.hosts}
         if values:
-            text = work.texts.files[statement.path]
-            work.edits.setdefault(statement.path, []).append(with_values(statement, text, values))
+            work.set(statement, values)
     for statement, node in found:  # a model becomes a feature for everybody: whoever has it must be found by it
         model = {model for model, _ in node.gpus} & merged.models
         have = [word for word in node.feature.split(",") if word]
         if model - set(have) and not set(node.hosts) & wanted.keys():
-            text = work.texts.files[statement.path]
-            fresh = with_values(
-                statement, text, {_feature_key(statement): ",".join([*have, *sorted(model - set(have))])}
-            )
-            work.edits.setdefault(statement.path, []).append(fresh)
+            work.set(statement, {_feature_key(statement): ",".join([*have, *sorted(model - set(have))])})
             work.more |= {host: model - set(have) for host in node.hosts}
 
 
@@ -255,12 +245,10 @@ def _sets(work: _Work, merged: Merged) -> dict[str, set[str]]:
         hosts |= {host for host, words in work.features.items() if feature in words} if feature else set()
         joins = {host for host, words in work.more.items() if feature in words} - hosts
         if joins:
-            merged.refused.append(
-                Refusal(
-                    f"nodes {host_list(joins)} would join NodeSet={name} (Feature={feature}): setup makes the GPUs' "
-                    "model a feature of each node that has them",
-                    f"NodeSet={name} Nodes={host_list(hosts)} in place of its Feature=, then run this again",
-                )
+            merged.refuse(
+                f"nodes {host_list(joins)} would join NodeSet={name} (Feature={feature}): setup makes the GPUs' "
+                "model a feature of each node that has them",
+                f"NodeSet={name} Nodes={host_list(hosts)} in place of its Feature=, then run this again",
             )
     return sets
 
@@ -288,17 +276,13 @@ def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
             continue
         name = statement.pairs["partitionname"]
         if found[1]:
-            merged.refused.append(
-                Refusal(
-                    f"partition {name} bills GPUs by their model (TRESBillingWeights={weights}), and a GPU's type is "
-                    "its address on packed nodes",
-                    "GRES/gpu=… without a model in its line, or leave it in order mode",
-                )
+            merged.refuse(
+                f"partition {name} bills GPUs by their model (TRESBillingWeights={weights}), and a GPU's type is "
+                "its address on packed nodes",
+                "GRES/gpu=… without a model in its line, or leave it in order mode",
             )
             continue
-        text = work.texts.files[statement.path]
-        fresh = {"TRESBillingWeights": f"{weights},GRES/shard={found[2]}"}
-        work.edits.setdefault(statement.path, []).append(with_values(statement, text, fresh))
+        work.set(statement, {"TRESBillingWeights": f"{weights},GRES/shard={found[2]}"})
         merged.notes.append(f"a slot is billed as a GPU in partition {name} (GRES/shard={found[2]})")
 
 
@@ -313,11 +297,9 @@ def _gres(
     if not wanted and (gres is None or not ready):
         return Gres()
     if gres is None:
-        merged.refused.append(
-            Refusal(
-                "there is no gres.conf beside slurm.conf, so that nobody here knows the GPUs' device files",
-                "put the gres.conf of the nodes here, with NodeName= in each line, and on every node the same",
-            )
+        merged.refuse(
+            "there is no gres.conf beside slurm.conf, so that nobody here knows the GPUs' device files",
+            "put the gres.conf of the nodes here, with NodeName= in each line, and on every node the same",
         )
         return Gres()
     found = addressed_gres(gres, wanted, others, slots, ready)
@@ -336,38 +318,38 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     def words(key: str) -> list[str]:
         return [word for word in settings.get(key.lower(), "").split(",") if word]
 
-    def refuse(what: str, remedy: str) -> None:
-        merged.refused.append(Refusal(what, remedy))
-
-    for key, wanted in (("SelectType", "select/cons_tres"), ("PriorityType", "priority/multifactor")):
+    needed = dict(NEEDED)
+    for key in FOR_ALL:
+        wanted = needed.pop(key)
         now = settings.get(key.lower()) or in_force.get(key, "")
         if now != wanted:
-            refuse(
+            merged.refuse(
                 f"{key}={now or '(not set)'}: pack mode needs {wanted}, and a change concerns every job",
                 f"{key}={wanted} in slurm.conf, restart slurmctld, then run this again",
             )
         elif key.lower() not in settings:
             work.added.append(f"{key}={wanted}")
-    for key, usual in _MERGED.items():
+    for key, value in needed.items():
+        usual = (*value.split(","), *(_USUAL if key == "AccountingStorageTRES" else ()))
         lost = [
             word
             for word in in_force.get(key, "").split(",")
             if word and word.lower() not in usual and not word.startswith(HOOKS) and word not in words(key)
         ]
         if lost:
-            refuse(
+            merged.refuse(
                 f"slurmctld has {key}={in_force[key]}, and neither {work.texts.main} nor what it includes says "
                 + ",".join(lost),
                 "scontrol reconfigure if the file was edited, or the line in slurm.conf; then run this again",
             )
     if "mps" in words("GresTypes"):
-        refuse(
+        merged.refuse(
             "GresTypes has mps: Slurm lets a job of gres/mps and one in a slot onto one GPU",
             "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/nodes.md)",
         )
-    _join(work, "GresTypes", ["gpu", "shard"])
+    _join(work, "GresTypes")
     if "slurmdbd" in in_force.get("AccountingStorageType", ""):
-        _join(work, "AccountingStorageTRES", ["gres/gpu", "gres/shard"])
+        _join(work, "AccountingStorageTRES")
     for key, name in (("JobSubmitPlugins", "job_submit.lua"), ("CliFilterPlugins", "cli_filter.lua")):
         if name in site and name == "cli_filter.lua" and not merged.models:
             merged.filtered = False
@@ -376,21 +358,20 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
                 "Lucid's (docs/submission.md)"
             )
         elif name in site:
-            refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)
+            merged.refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)
         else:
-            _join(work, key, ["lua"])
+            _join(work, key)
     for key in ("Prolog", "Epilog"):
-        ours = f"{HOOKS}/{key.lower()}.d/*"
-        if ours not in words(key):
-            work.added.append(f"{key}={ours}")
-        _wrap(work, key, ours, merged)
-    task = settings.get("taskprolog", "")
+        if needed[key] not in words(key):
+            work.added.append(f"{key}={needed[key]}")
+        _wrap(work, key, needed[key], merged)
+    task, ours = settings.get("taskprolog", ""), needed["TaskProlog"]
     if not task:
-        work.added.append(f"TaskProlog={HOOKS}/task_prolog")
-    elif task != f"{HOOKS}/task_prolog" and f"{HOOKS}/task_prolog" not in site.get(task, ""):
-        refuse(
+        work.added.append(f"TaskProlog={ours}")
+    elif task != ours and ours not in site.get(task, ""):
+        merged.refuse(
             f"TaskProlog={task}: Slurm runs one task prolog only, and jobs that share need Lucid's",
-            f"a last line `{HOOKS}/task_prolog` in {task}, then run this again",
+            f"a last line `{ours}` in {task}, then run this again",
         )
     if "runinjob" in settings.get("prologflags", "").lower():
         merged.notes.append("PrologFlags has RunInJob: the MPS daemon of a pair may end with the job that came first")
@@ -403,18 +384,19 @@ def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
     theirs = [one for one in statements if one.pairs[key.lower()] not in (ours, WRAPPER, "")]
     merged.site_scripts[key] = [one.pairs[key.lower()] for one in theirs]
     for number, one in enumerate(theirs):
-        text = work.texts.files[one.path]
-        first = number == 0 and not merged.wrapped[key]
-        edit = with_values(one, text, {key: WRAPPER}) if first else Edit(one.first, one.after, ())
-        work.edits.setdefault(one.path, []).append(edit)
+        if number == 0 and not merged.wrapped[key]:
+            work.set(one, {key: WRAPPER})
+        else:
+            work.edits.setdefault(one.path, []).append(Edit(one.first, one.after, ()))
     if theirs:
         merged.notes.append(
             f"{key}={', '.join(merged.site_scripts[key])} runs through {WRAPPER}, with all GPUs of the job"
         )
 
 
-def _join(work: _Work, key: str, wanted: list[str]) -> None:
-    """Add words to a list parameter, at its end, where it counts."""
+def _join(work: _Work, key: str) -> None:
+    """Add the words that Lucid needs to a list parameter, at its end, where it counts."""
+    wanted = NEEDED[key].split(",")
     statements = work.texts.statements_of(key)
     if not statements:
         work.added.append(f"{key}={','.join(wanted)}")
@@ -424,6 +406,4 @@ def _join(work: _Work, key: str, wanted: list[str]) -> None:
     bare = [word.removeprefix("job_submit/").removeprefix("cli_filter/") for word in have]
     lacking = [word for word in wanted if word not in bare]
     if lacking:
-        text = work.texts.files[last.path]
-        edit = with_values(last, text, {key: ",".join([*have, *lacking])})
-        work.edits.setdefault(last.path, []).append(edit)
+        work.set(last, {key: ",".join([*have, *lacking])})

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lucid.errors import ConfigError
 from lucid.setup.backup import Restore
-from lucid.setup.conf_text import read_texts
-from lucid.setup.merge import HOOKS
+from lucid.setup.conf_text import HOOKS, read_texts
 
 MONITORING = "docs/monitoring.md has the formulas that count jobs in slots"
 _GENERATED = re.compile(

@@ -16,19 +16,21 @@ from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
-from lucid.setup.conf_text import Change, Texts, diff_of, edited, read_text, read_texts
+from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
-from lucid.setup.host_actions import LINK, USER, Machine, Running, program_link
+from lucid.setup.host_actions import LINK, USER, Machine, program_link
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
-from lucid.setup.merge import HOOKS, WRAPPER, Merged, Refusal, merge_pack
+from lucid.setup.merge import WRAPPER, Merged, Refusal, Refused, merge_pack
 from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, differing, plugin_conf, pool_line, rules_of, without_pool
+from lucid.setup.site import Look, Site
 from lucid.setup.site_scripts import SiteScripts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.preemption import NO_PREEMPTION
 
-Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
-"""Keys of lucid.toml by table."""
+Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int] | None]]
+"""Keys of lucid.toml by table; those that are ``None`` go."""
 
 _NAMES = ("overflow", "lucid-overflow")
 _BY_HAND = "docs/lending.md says how VCs of another kind lend; or leave out --lending"
@@ -54,7 +56,9 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Lending:
     """The changes for the pool: ``tables`` of lucid.toml, the table that ``leaves`` it, and Slurm's files as they are
-    to be, where they change. The rest is as in ``Plan``."""
+    to be, where they change. ``partition``: the pool's, which slurmctld has to have afterwards; ``gone`` is one that
+    it must not have any more. ``again``: the same options plan the end of the pool's partition once no job is left in
+    it."""
 
     tables: Tables = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
@@ -86,7 +90,7 @@ def lending_of(
         jobs: Slurm's.
         left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
-    said = lending.mode if "mode" in lending.model_fields_set else ""
+    said = lending.mode if "policy.lending.mode" in settings.given else ""
     if asked == "off":
         ended = _ended(settings, said, texts, jobs)
         return replace(ended, gone=left) if left else ended
@@ -218,7 +222,7 @@ def _kind(node: SlurmNode) -> tuple[object, ...]:
 TOML = Path("etc/lucid/lucid.toml")
 PROFILES = Path("var/lib/lucid/profiles")
 _SLURM = Path("etc/slurm")
-_IN_FORCE = ("GresTypes", "JobSubmitPlugins", "CliFilterPlugins", "Prolog", "Epilog", "TaskProlog")
+_IN_FORCE = tuple(key for key in NEEDED if key not in (*FOR_ALL, "AccountingStorageTRES"))
 _GPU_MEM_MIB = 24576
 _KEEPS = "AccountingStorageType"
 
@@ -246,7 +250,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Plan:
+class Plan(Refused):
     """The plan. ``steps``: (kind, words), in the order in which they are taken. Files come after users and before the
     rest.
 
@@ -257,18 +261,11 @@ class Plan:
     partitions: Sequence[str]
     changes: list[Change] = field(default_factory=list)
     steps: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     wanted: dict[str, str] = field(default_factory=dict)
     node_files: list[tuple[str, str]] = field(default_factory=list)
     """What the nodes need in pack mode: paths and modes."""
-    partition: str = ""
-    """The pool's partition, which slurmctld has to have afterwards. (``gone`` is one that it must not have any
-    more.)"""
-    gone: str = ""
-    again: bool = False
-    """Whether the same options plan the end of the pool's partition once no job is left in it."""
+    lending: Lending = field(default_factory=Lending)
 
     @property
     def empty(self) -> bool:
@@ -276,14 +273,14 @@ class Plan:
         return not self.changes and not self.steps
 
 
-def make_plan(root: Path, machine: Machine, running: Running, options: Options, programs: Path) -> Plan:
+def make_plan(root: Path, machine: Machine, running: Site, options: Options, programs: Path) -> Plan:
     """The plan that leads from this machine to the mode of *options*. *programs*: the folder of lucidd.
 
     Raises: ConfigError: a file cannot be read, or a partition is unknown."""
-    unknown = [name for name in (*options.partitions, options.profiling) if name and name not in running.partitions]
+    unknown = [name for name in (*options.partitions, options.profiling) if name and name not in running.names]
     if unknown:
-        hint = did_you_mean(unknown[0], running.partitions)
-        raise ConfigError(f"Slurm has no partition {unknown[0]!r}{hint}; it has {', '.join(running.partitions)}")
+        hint = did_you_mean(unknown[0], running.names)
+        raise ConfigError(f"Slurm has no partition {unknown[0]!r}{hint}; it has {', '.join(running.names)}")
     mode = options.mode
     plan = Plan(mode, options.partitions)
     if not machine.has_user():
@@ -296,7 +293,8 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
     _files(plan, root, programs)
     profiling = {"profiling_partition": options.profiling} if options.profiling else {}
     memory = {"gpu_mem_mib_by_feature": dict(options.gpu_mem)} if options.gpu_mem else {}
-    modes = dict.fromkeys(options.partitions, mode.value)
+    # An earlier run in observe mode may have taken it for a VC, as every partition with GPUs.
+    modes = {options.profiling: None, **dict.fromkeys(options.partitions, mode.value)}
     past = {} if options.past_days is None else {"catch_up_days": options.past_days}
     if options.past_days is None and not (root / TOML).exists() and "slurmdbd" in running.config.get(_KEEPS, ""):
         days = DaemonSettings().catch_up_days
@@ -340,18 +338,18 @@ def _files(plan: Plan, root: Path, programs: Path) -> None:
             _want(plan, root / file.target, shipped_content(file, programs), mode, shipped=True)
 
 
-def _lending(plan: Plan, root: Path, running: Running, options: Options) -> Lending:
+def _lending(plan: Plan, root: Path, running: Site, options: Options) -> Lending:
     """The changes for the pool, with their notes put into the plan."""
     path = root / TOML
     text = read_text(path) if path.is_file() else NEW_TOML
     settings = settings_from(tomllib.loads(text), str(path), text)
     modes = {**settings.daemon.partitions, **dict.fromkeys(options.partitions, Mode.PACK)}
-    packed = [name for name, mode in modes.items() if mode is Mode.PACK and name in running.partitions]
+    packed = [name for name, mode in modes.items() if mode is Mode.PACK and name in running.names]
     texts = read_texts(root, root / _SLURM / "slurm.conf")
     known = rules_of(texts)
-    left = next((name for name in options.made if name in running.partitions and name not in known), "")
+    left = next((name for name in options.made if name in running.names and name not in known), "")
     found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs, left)
-    plan.partition, plan.gone, plan.again = found.partition, found.gone, found.again
+    plan.lending = found
     plan.notes += found.notes
     plan.refused += found.refused
     return found
@@ -381,61 +379,53 @@ def _want(
         plan.changes.append(Change(path, before, content, mode, own, shipped))
 
 
-def _rights(plan: Plan, machine: Machine, running: Running) -> None:
+def _rights(plan: Plan, machine: Machine, running: Site) -> None:
     """Plan to make lucidd a Slurm operator, as which it changes jobs."""
     if "slurmdbd" not in running.config.get(_KEEPS, ""):
-        plan.refused.append(
-            Refusal(
-                "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
-                "set up slurmdbd, or stay in observe mode"
-                if plan.mode is not Mode.OBSERVE
-                else "take jobs out of PrivateData in slurm.conf, or set up slurmdbd: else lucidd sees no job",
-            )
+        plan.refuse(
+            "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
+            "set up slurmdbd, or stay in observe mode"
+            if plan.mode is not Mode.OBSERVE
+            else "take jobs out of PrivateData in slurm.conf, or set up slurmdbd: else lucidd sees no job",
         )
         return
     level = machine.slurm_rights()
     if level is None:
-        plan.refused.append(Refusal("slurmdbd does not answer", "start slurmdbd, then run this again"))
+        plan.refuse("slurmdbd does not answer", "start slurmdbd, then run this again")
     elif not level.startswith(("operator", "admin")):
         plan.steps.append(("slurm-user", f"make {USER} a Slurm operator, who may update jobs and nothing else"))
     if plan.mode is Mode.ORDER and running.config.get("PriorityType") != "priority/multifactor":
-        plan.refused.append(
-            Refusal(
-                f"PriorityType={running.config.get('PriorityType')}: jobs have no site factor. Another PriorityType "
-                "changes the order of every queue, which is yours to decide",
-                "PriorityType=priority/multifactor with PriorityWeightAge=1000 keeps the order of submission; "
-                "scontrol reconfigure, then run this again",
-            )
+        plan.refuse(
+            f"PriorityType={running.config.get('PriorityType')}: jobs have no site factor. Another PriorityType "
+            "changes the order of every queue, which is yours to decide",
+            "PriorityType=priority/multifactor with PriorityWeightAge=1000 keeps the order of submission; "
+            "scontrol reconfigure, then run this again",
         )
 
 
-def _no_pack(plan: Plan, root: Path, running: Running) -> bool:
+def _no_pack(plan: Plan, root: Path, running: Site) -> bool:
     """Whether pack mode is refused on this Slurm as a whole."""
     if running.conf.parent != Path("/") / _SLURM:
-        plan.refused.append(
-            Refusal(
-                f"slurm.conf is {running.conf}: Lucid's files for Slurm belong into /etc/slurm, and job_submit.lua "
-                "has to lie beside slurm.conf",
-                f"make /etc/slurm a link to {running.conf.parent} on every host, and start the daemons with "
-                "/etc/slurm/slurm.conf",
-            )
+        plan.refuse(
+            f"slurm.conf is {running.conf}: Lucid's files for Slurm belong into /etc/slurm, and job_submit.lua "
+            "has to lie beside slurm.conf",
+            f"make /etc/slurm a link to {running.conf.parent} on every host, and start the daemons with "
+            "/etc/slurm/slurm.conf",
         )
         return True
     folders = [root / name.lstrip("/") for name in running.config.get("PluginDir", "").split(":") if name]
     if any(folder.is_dir() for folder in folders) and not any((f / "job_submit_lua.so").exists() for f in folders):
-        plan.refused.append(
-            Refusal(
-                f"Slurm's Lua plugin is not installed: no job_submit_lua.so in {running.config['PluginDir']}, and "
-                "slurmctld would not start",
-                "install that plugin (Debian: slurm-wlm-basic-plugins; others: a Slurm built with Lua)",
-            )
+        plan.refuse(
+            f"Slurm's Lua plugin is not installed: no job_submit_lua.so in {running.config['PluginDir']}, and "
+            "slurmctld would not start",
+            "install that plugin (Debian: slurm-wlm-basic-plugins; others: a Slurm built with Lua)",
         )
         return True
     return False
 
 
 def _pack(
-    plan: Plan, root: Path, running: Running, options: Options, programs: Path, toml: str, pooled: Mapping[Path, str]
+    plan: Plan, root: Path, running: Site, options: Options, programs: Path, toml: str, pooled: Mapping[Path, str]
 ) -> None:
     """Plan Slurm's own files. *pooled*: texts of those that the pool changes."""
     pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
@@ -501,33 +491,27 @@ def _neighbours(
     stuck = [one for one in ours if not one.own and sealed(one.path)]
     if stuck:
         lines = "".join(_lines(one) for one in stuck if not one.shipped)
-        plan.refused.append(
-            Refusal(
-                f"{root / _SLURM} is mounted read-only, and {len(stuck)} files of Lucid belong there",
-                f"`lucidctl slurm install --root DIR` writes them below DIR, for what is mounted there{lines}",
-            )
+        plan.refuse(
+            f"{root / _SLURM} is mounted read-only, and {len(stuck)} files of Lucid belong there",
+            f"`lucidctl slurm install --root DIR` writes them below DIR, for what is mounted there{lines}",
         )
     if not any(writers.values()):
         return
     plan.changes = ours
     busy = f"drain {host_list(plan.hosts)}, " if plan.hosts else ""
-    plan.refused.append(
-        Refusal(
-            "a tool writes Slurm's configuration here, and would take Lucid's lines out again: setup changes nothing",
-            f"`lucidctl slurm install` (Lucid's own files, which these lines name), {busy}all lines below (+, in "
-            "place of -) where it is said, scontrol reconfigure; then run this again (docs/site.md)",
-        )
+    plan.refuse(
+        "a tool writes Slurm's configuration here, and would take Lucid's lines out again: setup changes nothing",
+        f"`lucidctl slurm install` (Lucid's own files, which these lines name), {busy}all lines below (+, in "
+        "place of -) where it is said, scontrol reconfigure; then run this again (docs/site.md)",
     )
     for one in slurms:
         writer = writers[one.path]
         why, place = (writer.why, writer.place) if writer else ("belongs to these lines", "the file, by hand")
-        plan.refused.append(Refusal(f"{one.path} {why}", place + _lines(one)))
+        plan.refuse(f"{one.path} {why}", place + _lines(one))
     node = root / HOOKS.lstrip("/") / "node.conf"
     if any(one.path == node.resolve() for one in ours) and (text := scripts.written("").lstrip()):
         change = Change(node, b"", text.encode("utf-8", "surrogateescape"))
-        plan.refused.append(
-            Refusal(f"{node} has to name the scripts that {WRAPPER} runs", f"the file, by hand{_lines(change)}")
-        )
+        plan.refuse(f"{node} has to name the scripts that {WRAPPER} runs", f"the file, by hand{_lines(change)}")
 
 
 def _lines(change: Change) -> str:
@@ -547,11 +531,9 @@ def _site_scripts(
     scripts = SiteScripts(now["Prolog"], now["Epilog"], {**before.choices, **chosen} if any(now.values()) else {})
     for key in old:
         if merged.wrapped[key] and not now[key]:
-            plan.refused.append(
-                Refusal(
-                    f"{key}={WRAPPER} stands in slurm.conf, and node.conf names no script for it to run",
-                    f"lines `site-{key.lower()} SCRIPT` in {HOOKS}/node.conf, or take it out of slurm.conf",
-                )
+            plan.refuse(
+                f"{key}={WRAPPER} stands in slurm.conf, and node.conf names no script for it to run",
+                f"lines `site-{key.lower()} SCRIPT` in {HOOKS}/node.conf, or take it out of slurm.conf",
             )
     named = scripts.named(root)
     for script in chosen.keys() - named:
@@ -560,58 +542,52 @@ def _site_scripts(
             f"--site-script {script}: no Prolog or Epilog of slurm.conf{did_you_mean(script, named)}; {have}"
         )
     for script, words in scripts.unchosen(root):
-        plan.refused.append(
-            Refusal(
-                f"{script} runs in the site's Prolog or Epilog and looks for processes or GPUs ({words}): beside a "
-                "pair it meets the other job's, and Slurm drains a node whose Prolog fails",
-                f"--site-script {script}=first-last (for the first and the last job on a GPU), =not-guests or "
-                "=always: docs/files.md says which",
-            )
+        plan.refuse(
+            f"{script} runs in the site's Prolog or Epilog and looks for processes or GPUs ({words}): beside a "
+            "pair it meets the other job's, and Slurm drains a node whose Prolog fails",
+            f"--site-script {script}=first-last (for the first and the last job on a GPU), =not-guests or "
+            "=always: docs/files.md says which",
         )
     return scripts
 
 
-def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
+def _layers(plan: Plan, running: Site, names: Sequence[str]) -> None:
     """Check partitions over common nodes: one has to give way to the other, in a way that Lucid serves."""
-    modes = dict.fromkeys(names, Mode.PACK)
-    for found in check_preemption(modes, running.nodes, running.preemption):
+    for found in check_preemption(Look(Settings(), dict.fromkeys(names, Mode.PACK), running)):
         if found.level == "bad":
-            plan.refused.append(Refusal(found.what, f"{found.remedy}; or --mode order"))
+            plan.refuse(found.what, f"{found.remedy}; or --mode order")
         elif found.level == "ok":
             plan.notes.append(found.what)
-    for node, here in without_layers(names, running.nodes, running.preemption):
-        plan.refused.append(
-            Refusal(
-                f"node {node} stands in {' and '.join(here)}: Lucid plans a node for several partitions only where "
-                "the jobs of one give way to those of the other",
-                "PreemptType=preempt/partition_prio with PreemptMode=REQUEUE or CANCEL and another PriorityTier for "
-                "each; or --mode order for all of them but one",
-            )
+    for node, here in without_layers(names, running.nodes, running.preemption or NO_PREEMPTION):
+        plan.refuse(
+            f"node {node} stands in {' and '.join(here)}: Lucid plans a node for several partitions only where "
+            "the jobs of one give way to those of the other",
+            "PreemptType=preempt/partition_prio with PreemptMode=REQUEUE or CANCEL and another PriorityTier for "
+            "each; or --mode order for all of them but one",
         )
         break
 
 
-def _served(plan: Plan, running: Running, options: Options) -> None:
+def _served(plan: Plan, running: Site, options: Options) -> None:
     """Refuse what pack mode does not serve in these partitions."""
-    modes, shown = dict.fromkeys(options.partitions, Mode.PACK), running.partition_settings
-    number = max((job.number for job in running.jobs), default=0)
-    rooms = (options.profiling,)
-    found = check_served(modes, shown, running.config, running.limits, running.nodes, rooms, number)
-    for one in [*taken_whole(modes, shown), *found]:
+    settings = Settings(daemon=DaemonSettings(profiling_partition=options.profiling))
+    look = Look(settings, dict.fromkeys(options.partitions, Mode.PACK), running)
+    for one in [*taken_whole(look), *check_served(look)]:
         if one.level != "bad":
             plan.notes.append(f"{one.what}: {one.remedy}")
         elif not one.setup_mends:
-            plan.refused.append(Refusal(one.what, one.remedy))
+            plan.refuse(one.what, one.remedy)
 
 
-def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Running) -> None:
+def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Site) -> None:
     """Plan that slurmctld reads its files again, if it has to."""
     after = read_texts(root, texts.main, fresh).settings
     plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
     scripts = any(change.path.suffix == ".lua" for change in plan.changes)
-    lacks = plan.partition and plan.partition not in running.partitions
-    if fresh or stale or scripts or plan.hosts or lacks or plan.gone:
+    pool = plan.lending
+    lacks = pool.partition and pool.partition not in running.names
+    if fresh or stale or scripts or plan.hosts or lacks or pool.gone:
         plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
     if plan.hosts:
         plan.notes.append(

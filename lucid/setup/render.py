@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
-from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values, written
+from lucid.setup.conf_text import HOOKS, NEEDED, Edit, Statement, Texts, edited, with_values, written
 from lucid.setup.nodes import NodeSpec, PartitionSpec, device_number, host_list
 
 SLOTS = 2
@@ -39,7 +39,7 @@ def render(
     partitions: Sequence[PartitionSpec] = (),
     *,
     heartbeat: str = "/run/lucid/heartbeat",
-    files: str = "/etc/slurm/lucid",
+    files: str = HOOKS,
     node_extra: dict[str, str] | None = None,
     slots: int = SLOTS,
 ) -> Rendered:
@@ -125,15 +125,7 @@ def _slurm_conf(
     lines = [
         "# Written by `lucidctl slurm render`. Include it from slurm.conf in place of the site's own lines for",
         "# these nodes; parameters that slurm.conf sets already must stand in one of the two files only.",
-        "GresTypes=gpu,shard",
-        "SelectType=select/cons_tres",
-        "PriorityType=priority/multifactor",
-        "AccountingStorageTRES=gres/gpu,gres/shard",
-        "JobSubmitPlugins=lua",
-        "CliFilterPlugins=lua",
-        f"Prolog={files}/prolog.d/*",
-        f"Epilog={files}/epilog.d/*",
-        f"TaskProlog={files}/task_prolog",
+        *(f"{key}={value.replace(HOOKS, files)}" for key, value in NEEDED.items()),
     ]
     for node in nodes:
         parts = [f"NodeName={node.hosts}"]

@@ -17,6 +17,7 @@ from lucid.orchestrator.policies.lucid.plan import promise_kept, promises_by_vc
 from lucid.orchestrator.policies.shadow import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.jobs import Jobs
 from lucid.simulator.cluster.lending import LendingCost, LentByVc
 from lucid.simulator.cluster.nodes import WindowFigures
 from lucid.simulator.cluster.state import JobOutcome
@@ -44,20 +45,20 @@ class Series:
     busy_gpu_s: float = 0.0
     shared_gpu_s: float = 0.0
 
-    def hold(self, cluster: SimulatedCluster, from_s: float, to_s: float) -> None:
+    def hold(self, jobs: Jobs, from_s: float, to_s: float) -> None:
         """Note that the state was what it is from ``from_s`` up to ``to_s``."""
-        self.busy_gpu_s += cluster.busy_gpus * (to_s - from_s)
-        self.shared_gpu_s += cluster.shared_gpus * (to_s - from_s)
+        self.busy_gpu_s += jobs.busy_gpus * (to_s - from_s)
+        self.shared_gpu_s += jobs.shared_gpus * (to_s - from_s)
         while to_s > _MOST_SAMPLES * self.step_s:
             self._thin()
         due = len(self.busy_gpus)
         times = int(-(-to_s // self.step_s)) - due
         if times <= 0:
             return
-        self.busy_gpus.extend([cluster.busy_gpus] * times)
-        self.shared_gpus.extend([cluster.shared_gpus] * times)
-        self.pending_gpus.extend([cluster.pending_gpus] * times)
-        for name, count in cluster.pending_by_vc().items():
+        self.busy_gpus.extend([jobs.busy_gpus] * times)
+        self.shared_gpus.extend([jobs.shared_gpus] * times)
+        self.pending_gpus.extend([jobs.pending_gpus] * times)
+        for name, count in jobs.pending_by_vc().items():
             if name not in self.pending_jobs:
                 self.pending_jobs[name] = array("l", [0] * due)
             self.pending_jobs[name].extend([count] * times)
@@ -135,7 +136,7 @@ def run(
         if not times:
             break
         at_s = min(times)
-        series.hold(cluster, now_s, at_s)
+        series.hold(cluster.jobs, now_s, at_s)
         now_s = at_s
         cluster.advance(at_s)
         while True:  # again at the same instant while jobs move from one partition to another

@@ -7,12 +7,13 @@ another job."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from lucid.core.codec import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.reasons.queue import BehindHead, LargeShare, PlainOrder, Reserved
 from lucid.simulator.cluster.state import JobOutcome
@@ -87,12 +88,12 @@ def run_metrics(run: Run) -> dict[str, Any]:
             "unused_before_gpu_h": run.windows.unused_gpu_s / 3600.0,
             "there_before_gpu_h": run.windows.there_gpu_s / 3600.0,
             "runs_cut": run.windows.cut,
-            "runs_left": run.windows.left,
+            "runs_left": 0,  # none is started to leave before a window any more; the schema has it
             "lost_gpu_h": run.windows.lost_gpu_s / 3600.0,
             "runs_failed": run.windows.failed,
         }
     if "" in run.promise:
-        found["promise"] = asdict(run.promise[""])
+        found["promise"] = to_json(run.promise[""])
     if run.kept is not None:
         found |= {
             "starvation_bound_s": run.kept.bound_s,
@@ -116,7 +117,7 @@ def _lending(run: Run, vc: str) -> dict[str, Any]:
     if kept is not None:
         found |= {"jobs_past_bound": kept.past, "worst_past_bound_s": kept.worst_s}
     if vc in run.promise:
-        found["promise"] = asdict(run.promise[vc])
+        found["promise"] = to_json(run.promise[vc])
     return found
 
 
@@ -322,7 +323,7 @@ def gains_headline(found: Gains) -> str:
 
 def gains_to_dict(found: Gains) -> dict[str, Any]:
     """The gains as JSON, with the counts."""
-    return {**asdict(found), "users_losing": found.users_losing, "vcs_losing": found.vcs_losing}
+    return {**to_json(found), "users_losing": found.users_losing, "vcs_losing": found.vcs_losing}
 
 
 _Pair = tuple[JobOutcome, JobOutcome]

@@ -6,12 +6,14 @@ week; between fits the history of every user goes on growing."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from lucid.accounting.log_rows import number, table_rows
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
@@ -116,29 +118,16 @@ def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[s
     Raises:
         TraceError: naming file, line, column and value; also if jobs of the trace have no row."""
     estimates: dict[str, float] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            names = reader.fieldnames or ()
-            column = next((name for name in ("duration_s", "priority") if name in names), None)
-            if "job_id" not in names or column is None:
-                raise TraceError(
-                    f"{path}: line 1: needs the columns job_id and duration_s (or priority), found: "
-                    f"{', '.join(names) or 'nothing'}"
-                )
-            for row in reader:
-                try:
-                    value = float(row[column])
-                except (TypeError, ValueError):
-                    value = math.nan
-                if not math.isfinite(value):
-                    raise TraceError(
-                        f"{path}: line {reader.line_num}: column {column}: {row[column]!r} is not a number of "
-                        "seconds; correct or delete the row"
-                    )
-                estimates[row["job_id"]] = max(value, 1.0)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read: {error}; give --estimates a CSV file") from None
+    remedy = "give --estimates a CSV with the columns job_id and duration_s (or priority)"
+    for line, row in table_rows(path, ("job_id", "duration_s or priority"), remedy):
+        column = "duration_s" if "duration_s" in row else "priority"
+        value = number(row[column])
+        if not math.isfinite(value):
+            raise TraceError(
+                f"{path}: line {line}: column {column}: {row[column]!r} is not a number of seconds; correct or "
+                "delete the row"
+            )
+        estimates[row["job_id"]] = max(value, 1.0)
     if not any(item.job.id in estimates for item in trace.jobs):
         raise TraceError(
             f"{path}: none of its {len(estimates)} job ids is in trace {trace.name!r}; do the two belong together?"

@@ -11,26 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 
-from lucid.config.policy import MuriSettings
+from msgspec import structs
+
+from lucid.config.policy import FairnessSettings, MuriSettings, PackingSettings, PolicySettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.ports import Capability
+from lucid.core.ports import Capability, Predictor, Recorder
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FreeGpus, Preempted, Priority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.times import reached
+from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED
 from lucid.orchestrator.policies.muri.placement import Placed, arrange, moves
 from lucid.orchestrator.policies.muri.policy import REMAINING, MuriPolicy, PriorityRule, remaining_s
-from lucid.orchestrator.policies.queue import attained_s
+from lucid.orchestrator.policies.queue import QueuePolicy, attained_s
 from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
-from lucid.simulator.cluster.cluster import SimulatedCluster
-from lucid.simulator.cluster.state import Live
+from lucid.orchestrator.registry import make_policy
+from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
+from lucid.simulator.cluster.jobs import Parts
+from lucid.simulator.cluster.state import Semantics
+from lucid.simulator.engine import Progress, Run, run
+from lucid.simulator.layout import lend_profiling_nodes
 from lucid.simulator.traces.record import Trace
 
 _SHORTEST = PriorityRule("remaining time", remaining_s)
@@ -44,29 +50,9 @@ def lengthened(trace: Trace) -> Trace:
     for item in trace.jobs:
         stages = item.stages
         if stages is not None:
-            stages = replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
+            stages = structs.replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
         jobs.append(replace(item, duration_s=item.duration_s * PUBLISHED.solo, stages=stages))
     return replace(trace, jobs=tuple(jobs))
-
-
-class EventChargedCluster(SimulatedCluster):
-    """Charges the cost of starting at every event instead of at starts."""
-
-    def advance(self, to_s: float) -> None:
-        """Let everything up to ``to_s`` happen, then charge every running job."""
-        super().advance(to_s)
-        for live in self._live.values():
-            view = live.view
-            if isinstance(view, Running):
-                self._catch_up(live)
-                self._schedule_end(live)
-                self._show(live, view)
-
-    def _done_s(self, live: Live) -> float:
-        return max(self._now_s - live.since_s - live.cold_s, 0.0) * live.speed
-
-    def _ready_s(self, live: Live) -> float:  # noqa: ARG002 - nothing waits for a start
-        return self._now_s
 
 
 def first_fit(ledger: Ledger, job: Job) -> Placement | None:
@@ -192,7 +178,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
 def published_policy(policy: Policy, settings: MuriSettings) -> Policy:
     """The published variant of a policy; a policy that Muri's simulator lacks, as it is."""
-    alone = settings.model_copy(update={"group_size": 1, "unpack": False})
+    alone = settings.changed({"group_size": 1, "unpack": False})
     if policy.name == "srtf":
         return PublishedMuri("srtf", _SHORTEST, alone)
     if policy.name == "srsf":
@@ -204,15 +190,73 @@ def published_policy(policy: Policy, settings: MuriSettings) -> Policy:
     return policy
 
 
-class Semantics(StrEnum):
-    """How a replay treats what the published simulator leaves out."""
+# -- Lucid's published simulator -------------------------------------------------------------------------------
 
-    HONEST = "honest"
-    """Profiling takes time and nodes, readings come when a sampler would have them, survivors speed up."""
-    PUBLISHED = "published"
-    """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
-    pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
-    PUBLISHED_MENDED = "published-mended"
-    """As ``published``, but survivors of pairs speed up."""
-    MURI = "muri"
-    """As Muri's published simulator, for parity with its traces and figures."""
+_T_PROF_S = 80.0
+_N_PROF = 4
+_PROFILING_NODES = 2
+_TICK_S = 1.0
+_TICKED = frozenset({"srtf", "tiresias", "lucid"})
+"""Policies whose published loops notice an end one tick late."""
+
+
+def ticked(trace: Trace, policy: str) -> Trace:
+    """The trace with jobs as long as the published loop of the policy takes them to be."""
+    if policy not in _TICKED:
+        return trace
+    return replace(trace, jobs=tuple(replace(item, duration_s=item.duration_s + _TICK_S) for item in trace.jobs))
+
+
+def published_lucid(
+    trace: Trace,
+    layout: Layout,
+    parts: Parts,
+    predictor: Predictor,
+    recorder: Recorder | None,
+    progress: Progress | None,
+) -> Run:
+    """The run under published semantics: profiling first, by itself, over the whole trace; jobs that ended there have
+    left, all others enter their VC at submission. The delay in the profiler's queue counts as queueing, but delays
+    nothing."""
+    layout, lent = lend_profiling_nodes(layout, trace, _PROFILING_NODES)
+    profiled = [
+        replace(item, job=replace(item.job, vc="profiler"), duration_s=min(item.duration_s, _T_PROF_S))
+        for item in trace.jobs
+        if item.job.gpus <= _N_PROF
+    ]
+    alone = replace(parts, semantics=Semantics.HONEST)
+    profiler = SimulatedCluster(Trace(trace.name, tuple(profiled)), {"profiler": lent}, lambda _job: False, alone)
+    fewest_gpus_first = QueuePolicy(
+        "profiler", "GPUs", lambda entries, _known, _now: [entry.job.gpus for entry in entries]
+    )
+    before = run(profiler, fewest_gpus_first, HistoryPredictor())
+    true_s = {item.job.id: item.duration_s for item in trace.jobs}
+    over = {o.job.id: o for o in before.outcomes if true_s[o.job.id] <= _T_PROF_S}
+    delay_s = {o.job.id: o.queue_s for o in before.outcomes}
+    late = ticked(trace, "lucid")
+    rest = replace(late, jobs=tuple(item for item in late.jobs if item.job.id not in over))
+    policy_settings = PolicySettings(
+        profiling=parts.profiling.changed({"enabled": False}),
+        packing=PackingSettings(
+            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
+        ),
+        reservation=ReservationSettings(enabled=False),
+        fairness=FairnessSettings(estimates="always"),
+        remainder_on_emptiest=True,
+    )
+    made = make_policy("lucid", policy_settings, predictor)
+    cluster = SimulatedCluster(rest, layout, made.profiled, parts)
+    main = run(cluster, made, predictor, recorder, progress, len(rest.jobs), settings=policy_settings)
+    jobs = {item.job.id: item.job for item in trace.jobs}
+    for outcome in main.outcomes:
+        outcome.queue_s += delay_s.get(outcome.job.id, 0.0)
+    for outcome in over.values():
+        outcome.job = jobs[outcome.job.id]
+        outcome.ended_in_profiling = True
+    return replace(
+        main,
+        outcomes=[*main.outcomes, *over.values()],
+        wall_s=main.wall_s + before.wall_s,
+        cpu_s=main.cpu_s + before.cpu_s,
+        total_gpus=main.total_gpus + before.total_gpus,
+    )

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lucid.core.codec import from_json
 from lucid.core.decision import DecisionRow, Hold, PartitionPlan, Plan, row_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
-from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
-from lucid.core.reason import reason_from_dict, reason_to_dict
-from lucid.core.snapshot import Snapshot, changed_names, key_of
+from lucid.core.prediction import Prediction, prediction_to_dict
+from lucid.core.reason import reason_to_dict
+from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
@@ -31,16 +32,12 @@ class DecisionLog:
         self._entries: dict[str, list[DecisionRow]] = {}
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
         self._seen: dict[str, PartitionPlan] = {}
-        self._done: object | None = None
         self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
         self._predictions: dict[str, Prediction] = {}
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
         """Take in one cycle; partitions whose plan was merely handed out again are passed over."""
-        names = changed_names(self._done, plan.partitions)
-        self._done = key_of(plan.partitions)
-        for name in names:
-            part = plan.partitions[name]
+        for name, part in plan.partitions.items():
             if self._seen.get(name) is part:
                 continue
             self._seen[name] = part
@@ -119,18 +116,7 @@ def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
     return _load(
         path,
         job_id,
-        lambda data: [
-            DecisionRow(
-                item["at_s"],
-                job_id,
-                item["partition"],
-                item["verb"],
-                tuple(reason_from_dict(reason) for reason in item["reasons"]),
-                item.get("placement", ""),
-                item.get("beside"),
-            )
-            for item in data["decisions"]
-        ],
+        lambda data: [from_json(DecisionRow, {**item, "job_id": job_id}) for item in data["decisions"]],
     )
 
 
@@ -139,7 +125,7 @@ def load_prediction(path: Path, job_id: str) -> Prediction | None:
 
     Raises: TraceError: the file cannot be read, or has no such job."""
     return _load(
-        path, job_id, lambda data: prediction_from_dict(data["prediction"]) if "prediction" in data else None
+        path, job_id, lambda data: from_json(Prediction, data["prediction"]) if "prediction" in data else None
     )
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from lucid.config.load import Settings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
-    FairnessSettings,
-    PackingSettings,
     PolicySettings,
-    ReservationSettings,
     with_defaults,
 )
 from lucid.core.job import Job
@@ -24,15 +20,17 @@ from lucid.models.history import NEWEST, HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
+from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.orchestrator.policies.muri.policy import MuriPolicy
-from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
-from lucid.simulator.cluster.cluster import AsLive, Layout, LiveLikeCluster, SimulatedCluster
+from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
+from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
-from lucid.simulator.cluster.usage import UsageBook
+from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.predictors import (
@@ -43,7 +41,7 @@ from lucid.simulator.predictors import (
     WalkForwardForecaster,
     packing_predictor,
 )
-from lucid.simulator.published_semantics import EventChargedCluster, Semantics, lengthened, published_policy
+from lucid.simulator.published_semantics import lengthened, published_lucid, published_policy, ticked
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
 
@@ -51,15 +49,9 @@ PREDICTORS = ("history", "learned", "oracle")
 """What estimates durations where no estimates are given: means over the past, the learned models, the truth."""
 
 
-_PUBLISHED_T_PROF_S = 80.0
-_PUBLISHED_N_PROF = 4
-_PUBLISHED_PROFILING_NODES = 2
-_TICK_S = 1.0
 _FEW_NODES = 4
 """Up to so many nodes none can be spared for profiling: the stage gains less than the others miss
 (docs/decisions/0054)."""
-_TICKED = frozenset({"srtf", "tiresias", "lucid"})
-"""Policies whose published loops notice an end one tick late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +71,8 @@ class Scenario:
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile; ``None``
     takes 2 %, and none where ``not_profiled`` says why. ``durations_s``: given estimates by policy name, "" standing
     for all others. ``predictor``: one of ``PREDICTORS``, where no estimates are given. ``packing``: models of share
-    scores and pairs, where estimates are given, or by ``learned``; without it as ``history`` does. ``as_live``: as
-    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are measured after a minute, parted where
+    scores and pairs, where estimates are given, or by ``learned``; without it as ``history`` does.
+    ``remember_pairs``: pairs are measured after a minute, parted where
     they are slow, and judged by earlier measurements of such pairs, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     ``recent``: under ``lucid`` the history uses the newest jobs alone. ``lends``: every policy that can borrow beyond
@@ -98,7 +90,6 @@ class Scenario:
     predictor: str = "history"
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
-    as_live: bool = False
     remember_pairs: bool = True
     throughput: Throughput | None = None
     lends: bool = False
@@ -114,11 +105,12 @@ class Scenario:
     def not_profiled(self) -> str:
         """Why no job goes through a profiling stage, and no node is set aside for it; empty where jobs do."""
         profiling = self.settings.policy.profiling
-        if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
+        if self.semantics.published or self.profiling_nodes is not None:
             return ""
-        if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
+        unsaid = "policy.profiling.enabled" not in self.settings.given
+        if unsaid and not any(item.profile for item in self.trace.jobs):
             return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
-        if "enabled" not in profiling.model_fields_set and sum(map(len, self.layout().values())) <= _FEW_NODES:
+        if unsaid and sum(map(len, self.layout().values())) <= _FEW_NODES:
             return "no job is profiled first: a node set aside for that would be a quarter of the cluster or more"
         if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
             return "no job is profiled first: no VC can spare a node for that"
@@ -198,54 +190,61 @@ def simulate(
 
     Raises: ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour."""
     find_policy(policy)
-    if scenario.outages is not None and scenario.semantics is not Semantics.HONEST:
-        raise ConfigError(f"--events is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
-    if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
-        return _published(scenario, policy, recorder, progress)
-    kind: Callable[..., SimulatedCluster] = SimulatedCluster
-    if scenario.semantics is Semantics.MURI:
-        scenario, kind = replace(scenario, trace=lengthened(scenario.trace)), EventChargedCluster
+    semantics = scenario.semantics
+    if scenario.outages is not None and semantics not in (Semantics.HONEST, Semantics.AS_LIVE):
+        raise ConfigError(f"--events is for --semantics honest; {semantics.value} reproduces a simulator")
+    settings = scenario.settings
+    parts = Parts(scenario.interference, settings.overheads, settings.policy.profiling, semantics=semantics)
+    if semantics.published:
+        trace, semantics, forecasts = scenario.trace, Semantics.HONEST, "off"
+        scenario = replace(
+            scenario,
+            trace=ticked(trace, policy),
+            semantics=semantics,
+            remember_pairs=False,
+            lends=False,
+            recent=False,
+        )
+        if policy == "lucid":
+            predictor = scenario.predictor_for(policy)
+            return published_lucid(trace, scenario.layout(), parts, predictor, recorder, progress)
+    if semantics is Semantics.MURI:
+        scenario = replace(scenario, trace=lengthened(scenario.trace))
     predictor = scenario.predictor_for(policy)
-    memory = PairMemory() if scenario.remember_pairs or scenario.as_live else None
+    memory = PairMemory() if scenario.remember_pairs or semantics is Semantics.AS_LIVE else None
     if memory is not None:
         predictor = WithMemory(predictor, memory)
-    rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
-    if scenario.as_live:
-        rules = with_defaults(rules, LIVE_DEFAULTS)
+    as_live = LIVE_DEFAULTS if semantics is Semantics.AS_LIVE else {}
+    rules = with_defaults(settings.policy, {**scenario.trace.evaluated_with, **as_live}, settings.given)
     if scenario.not_profiled:
-        rules = rules.model_copy(update={"profiling": rules.profiling.model_copy(update={"enabled": False})})
+        rules = rules.changed({"profiling.enabled": False})
     made = make_policy(policy, rules, predictor)
     if scenario.lends and rules_of(made).borrows:
-        rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
+        rules = with_defaults(rules, {"lending.mode": "borrow"}, settings.given)
         made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
-    if scenario.as_live:
-        kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
-    if scenario.semantics is Semantics.MURI:
+    if semantics is Semantics.MURI:
         made = published_policy(made, rules.muri)
     lent: list[Node] = []
     layout = scenario.layout()
     if Capability.PROFILE in made.needs:
         layout, lent = lend_profiling_nodes(layout, scenario.trace, scenario.profiling_nodes)
-    cluster = kind(
-        scenario.trace,
-        layout,
-        scenario.interference,
-        scenario.settings.overheads,
-        scenario.settings.policy.profiling,
-        made.profiled,
+    parts = replace(
+        parts,
         profiling_nodes=lent,
         agents=Capability.ADAPT in made.needs,
         interleaving=_interleaving(made) if scenario.staged else None,
-        usage=_usage(scenario.settings.policy),
+        usage=_usage(settings.policy),
         memory=memory,
         pooled=rules.lending.mode != "off",
-        outages=scenario.outages,
+        outages=scenario.outages or Outages(),
+        semantics=semantics,
     )
+    cluster = SimulatedCluster(scenario.trace, layout, made.profiled, parts)
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None
-    if forecasts != "off" and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
+    if forecasts != "off" and semantics is not Semantics.MURI and not made.needs & _NOT_PLANNED_AHEAD:
         starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed, every=forecasts == "all")
     naive = naive_for(policy, rules) if scenario.recent else None
     count = len(scenario.trace.jobs)
@@ -258,8 +257,7 @@ def with_promise(scenario: Scenario, found: Run, progress: Progress | None = Non
     policy = scenario.settings.policy
     if not found.lent or not rules_of(make_policy(found.policy, policy, HistoryPredictor())).borrows:
         return found
-    off = policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": "off"})})
-    settings = scenario.settings.model_copy(update={"policy": off})
+    settings = scenario.settings.changed({"policy.lending.mode": "off"})
     walls = simulate(replace(scenario, settings=settings), found.policy, progress=progress)
     outcomes = ({o.job.id: o for o in run.outcomes} for run in (found, walls))
     return replace(found, promise=lending_costs(*outcomes))
@@ -268,12 +266,12 @@ def with_promise(scenario: Scenario, found: Run, progress: Progress | None = Non
 _NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.ORACLE, Capability.INTERLEAVE})
 
 
-def _usage(settings: PolicySettings) -> UsageBook | None:
+def _usage(settings: PolicySettings) -> UsageBook:
     """The count of accounts' usage, where the policy uses it."""
     fair = settings.fairness
     if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
-        return None
-    return UsageBook(fair.half_life_s, settings.backfill.calc_period_s, fair.shares)
+        return NoUsage()
+    return UsageBook(HALF_LIFE_S, CALC_PERIOD_S, fair.shares)
 
 
 def _interleaving(policy: Policy) -> Interleaving:
@@ -281,89 +279,3 @@ def _interleaving(policy: Policy) -> Interleaving:
     if isinstance(policy, MuriPolicy):
         return Interleaving(policy.options.k, policy.options.ordering, policy.options.overhead)
     return Interleaving()
-
-
-# -- the published simulator's semantics, for parity -------------------------------------------------------------
-
-
-def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progress: Progress | None) -> Run:
-    if policy in _TICKED:
-        longer = tuple(replace(item, duration_s=item.duration_s + _TICK_S) for item in scenario.trace.jobs)
-        ticked = replace(scenario.trace, jobs=longer)
-    else:
-        ticked = scenario.trace
-    honest = replace(
-        scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False, lends=False, recent=False
-    )
-    if policy != "lucid":
-        return simulate(honest, policy, recorder, progress)
-    return _published_lucid(scenario, honest, recorder, progress)
-
-
-def _published_lucid(
-    scenario: Scenario, honest: Scenario, recorder: Recorder | None, progress: Progress | None
-) -> Run:
-    """The run under published semantics: profiling first, by itself, over the whole trace; jobs that ended there have
-    left, all others enter their VC at submission. The delay in the profiler's queue counts as queueing, but delays
-    nothing."""
-    layout, lent = lend_profiling_nodes(honest.layout(), honest.trace, _PUBLISHED_PROFILING_NODES)
-    profiled = [
-        replace(item, job=replace(item.job, vc="profiler"), duration_s=min(item.duration_s, _PUBLISHED_T_PROF_S))
-        for item in scenario.trace.jobs
-        if item.job.gpus <= _PUBLISHED_N_PROF
-    ]
-    settings = honest.settings
-    fewest_gpus_first = QueuePolicy(
-        "profiler", "GPUs", lambda entries, _known, _now: [entry.job.gpus for entry in entries]
-    )
-    before = run(
-        SimulatedCluster(
-            Trace(scenario.trace.name, tuple(profiled)),
-            {"profiler": lent},
-            honest.interference,
-            settings.overheads,
-            settings.policy.profiling,
-            lambda _job: False,
-        ),
-        fewest_gpus_first,
-        HistoryPredictor(),
-    )
-    true_s = {item.job.id: item.duration_s for item in scenario.trace.jobs}
-    over = {o.job.id: o for o in before.outcomes if true_s[o.job.id] <= _PUBLISHED_T_PROF_S}
-    delay_s = {o.job.id: o.queue_s for o in before.outcomes}
-    rest = replace(honest.trace, jobs=tuple(item for item in honest.trace.jobs if item.job.id not in over))
-    policy_settings = PolicySettings(
-        profiling=settings.policy.profiling.model_copy(update={"enabled": False}),
-        packing=PackingSettings(
-            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
-        ),
-        reservation=ReservationSettings(enabled=False),
-        fairness=FairnessSettings(estimates="always"),
-        remainder_on_emptiest=True,
-    )
-    predictor = honest.predictor_for("lucid")
-    made = make_policy("lucid", policy_settings, predictor)
-    cluster = SimulatedCluster(
-        rest,
-        layout,
-        honest.interference,
-        settings.overheads,
-        settings.policy.profiling,
-        made.profiled,
-        measured_before=True,
-        mend_survivors=scenario.semantics is Semantics.PUBLISHED_MENDED,
-    )
-    main = run(cluster, made, predictor, recorder, progress, len(rest.jobs), settings=policy_settings)
-    jobs = {item.job.id: item.job for item in scenario.trace.jobs}
-    for outcome in main.outcomes:
-        outcome.queue_s += delay_s.get(outcome.job.id, 0.0)
-    for outcome in over.values():
-        outcome.job = jobs[outcome.job.id]
-        outcome.ended_in_profiling = True
-    return replace(
-        main,
-        outcomes=[*main.outcomes, *over.values()],
-        wall_s=main.wall_s + before.wall_s,
-        cpu_s=main.cpu_s + before.cpu_s,
-        total_gpus=main.total_gpus + before.total_gpus,
-    )

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from lucid.accounting.values import JOB_NUMBER
 from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
-from lucid.slurm.records.configuration import GroupLimit, Limits, Network, Partition
+from lucid.slurm.records.configuration import Network, Partition
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import Preemption
 from lucid.slurm.records.request import JobDefaults
@@ -209,40 +209,6 @@ class SlurmClient(Protocol):
 
     def requeue_hold(self, job_id: str) -> None:
         """Stop a running batch job and put it back, held; a job that has ended meanwhile stays as it is."""
-        ...
-
-
-class Inspector(SlurmClient, Protocol):
-    """A client that also reports how Slurm is set up, for ``lucidctl doctor``."""
-
-    @property
-    def accounting(self) -> str:
-        """Slurm's words where its last answer about partitions said that slurmdbd is silent; otherwise empty."""
-        ...
-
-    def clock_s(self) -> float | None:
-        """slurmctld's clock, Unix seconds."""
-        ...
-
-    def rights(self, user: str = "") -> tuple[str, str] | None:
-        """The user whom Slurm takes this client for, and that user's AdminLevel in small letters; ``None`` where it
-        cannot be told (no accounting). ``user``: ask about this user instead, by commands."""
-        ...
-
-    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings of partitions, as Slurm words them."""
-        ...
-
-    def gpu_limits(self) -> Limits:
-        """Limits on GPUs of QOS and accounts."""
-        ...
-
-    def group_limits(self) -> Mapping[str, GroupLimit]:
-        """GrpTRES on GPUs, by ``QOS name`` and ``account name``."""
-        ...
-
-    def close(self) -> None:
-        """Release connections."""
         ...
 
 

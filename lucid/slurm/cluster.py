@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from lucid.config.live import DaemonSettings, SlurmSettings
+from lucid.core.codec import to_json
 from lucid.core.decision import Action, Start
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Ended
@@ -30,24 +32,28 @@ from lucid.slurm.elastic.reports import Trouble
 from lucid.slurm.own.release import not_yet
 from lucid.slurm.own.state import ASSIGNED, JobState
 from lucid.slurm.own.waits import parked
-from lucid.slurm.records.configuration import NO_NETWORK, FairShares, QosTiers, with_network
+from lucid.slurm.records.configuration import NO_NETWORK, FairShares, Kept, with_network
 from lucid.slurm.records.job import SlurmJob, SlurmNode, numbers_unread, tells_all, without_unread
 from lucid.slurm.records.preemption import NO_PREEMPTION
 from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.view.failed_pairs import FailedPairs
+from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
-from lucid.slurm.view.snapshot import InVc, Profiled, Viewer, nowhere
+from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
 from lucid.store.port import JobNote, Store
 
 GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
 """From the numbers of each node's GPUs and the time: the GPUs that get no new start, by name."""
 
-_NETWORK_EVERY_S = 600.0
-"""Seconds between reads of the topology, which only a new configuration changes."""
+PLACEHOLDER_S = 900.0
+"""Slurm is kept off a GPU that is not well by a job of lucidd's user with this time limit, which lucidd renews: so
+long after lucidd is gone for good the GPU is Slurm's again."""
+_REUSE_PROFILES_DAYS = 30.0
+"""A job of the same user, name and GPU count measured since then is not profiled again."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between reads of JobDefaults, which only a new configuration changes."""
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
@@ -110,7 +116,7 @@ class SlurmCluster:
         self._shares = shares
         self._lends = lends
         self.token = token
-        self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
+        self.known = KnownProfiles(store, profiles, clock, _REUSE_PROFILES_DAYS)
         """Profiles, by job."""
         self._writer = JobWriter(client, store, clock, slurm, daemon, token, keeps_list)
         self._ownership = self._writer.ownership
@@ -123,15 +129,14 @@ class SlurmCluster:
         """Order mode's writes."""
         self._gpus_out = gpus_out
         self._left_out: Mapping[str, GpuOut] = {}
-        self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
+        self.placeholders = Placeholders(client, self._writer, PLACEHOLDER_S)
         """Jobs that keep Slurm from using single GPUs."""
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodePolls(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
-        self._tiers = QosTiers(client.qos_priorities)
-        self._network = NO_NETWORK
-        self._network_at_s = float("-inf")
+        self._tiers: Kept[Mapping[str, int]] = Kept(client.qos_priorities, {})
+        self._network = Kept(client.network, NO_NETWORK)
         self._preemption = NO_PREEMPTION
         self._notes = self._writer.notes
         self._ended_reported: set[str] = set()
@@ -190,11 +195,11 @@ class SlurmCluster:
             every = self._client.jobs()
         now_s = self._clock.now_s()
         jobs = self.placeholders.others(every, now_s)
-        self._read_network(now_s)
+        network = self._network(now_s)
         machines = self._machines.poll(jobs, now_s)
         if self._closings.update(jobs, machines, now_s):
             machines = self._machines.poll(jobs, now_s, fresh=True)
-        machines = with_network(machines, self._network)
+        machines = with_network(machines, network)
         noted = ((job, self._notes.get(job.id)) for job in jobs)
         self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
         jobs = self._writer.ours.restored(jobs, self._notes)
@@ -219,7 +224,7 @@ class SlurmCluster:
             self._defaults,
             pool,
             tiers=self._tiers(now_s) if waits else self._facts.tiers,
-            switch_wait_s=self._network.max_wait_s,
+            switch_wait_s=network.max_wait_s,
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
             gpus_out=_by_node(self._left_out, machines),
@@ -248,18 +253,6 @@ class SlurmCluster:
         rooms = {*packs, *(self._daemon.rooms if packs else ())}
         packed = {node.name for node in machines if not node.partitions.isdisjoint(rooms)}
         return {name: out for name, out in found.items() if out.node in packed}
-
-    def _read_network(self, now_s: float) -> None:
-        """Read the switches above the nodes. If they cannot be read, the earlier ones stay."""
-        if 0 <= now_s - self._network_at_s < _NETWORK_EVERY_S:
-            return
-        self._network_at_s = now_s
-        try:
-            self._network = self._client.network()
-        except ClusterUnavailable:
-            raise
-        except ClusterError:
-            return
 
     def _read_defaults(self, now_s: float, said: Set[str]) -> None:
         """Read what partitions give to each GPU, which jobs may preempt which, and whether jobs of a partition may
@@ -303,7 +296,7 @@ class SlurmCluster:
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
                 self._ended_reported.add(record.id)
                 continue
-            job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
+            job, ran_s = self._viewer.jobs.job(record, note, self._facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.profile_of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_reported}
         return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
@@ -395,36 +388,30 @@ class SlurmCluster:
             for job in self._facts.jobs
         )
 
-    def elastic(self) -> dict[str, str]:
-        """The state of each job whose user opted in to resizing, in words, by id."""
-        return dict(self._viewer.elastic.words)
-
-    def doubted(self) -> dict[str, str]:
-        """Elastic jobs whose reports contradict the clock or the sampler, by id, with the contradiction in words."""
-        return self._viewer.elastic.doubted()
-
     def reports_trouble(self) -> Trouble:
         """What is wrong with the folder for reports."""
         return self._viewer.elastic.reports.trouble(self._facts.now_s)
 
-    def lost_tags(self) -> list[str]:
-        """Ids of our jobs whose AdminComment somebody else has overwritten."""
-        return list(self._writer.ours.lost)
+    def status(self) -> dict[str, Any]:
+        """What lucidd's status says of the last poll: waiting jobs that nobody decides; jobs whose users opted in to
+        resizing or to turns, in words, and those whose reports are doubted; the folder for reports; nodes that boot
+        for jobs; jobs on GPUs that get no new start; our jobs whose AdminComment somebody else has overwritten, and
+        why their list cannot be written; jobs of which Slurm refused a change since it last took one."""
+        facts, viewer, ours = self._facts, self._viewer, self._writer.ours
+        return {
+            "aside": self.aside(),
+            "elastic": dict(viewer.elastic.words),
+            "doubted": viewer.elastic.doubted(),
+            "reports": to_json(self.reports_trouble()),
+            "turns": dict(viewer.turns.words),
+            "boots": boots_of(facts.jobs, facts.nodes, facts.now_s),
+            "on_gpus_out": self._on_gpus_out(),
+            "lost_tags": list(ours.lost),
+            "list_trouble": ours.trouble,
+            "refused": [f"job {job_id}: {words}" for job_id, words in self._writer.refused.items()],
+        }
 
-    def refused(self) -> list[str]:
-        """Jobs of which Slurm refused a change since it last took one, each with its words."""
-        return [f"job {job_id}: {words}" for job_id, words in self._writer.refused.items()]
-
-    @property
-    def list_trouble(self) -> str:
-        """Why the list of ours cannot be written, in words; empty where it can."""
-        return self._writer.ours.trouble
-
-    def turns(self) -> dict[str, str]:
-        """The state of each job whose user opted in to taking turns, in words, by id."""
-        return dict(self._viewer.turns.words)
-
-    def on_gpus_out(self) -> list[dict[str, str]]:
+    def _on_gpus_out(self) -> list[dict[str, str]]:
         """Jobs that run on GPUs that get no new start, with the reason in words."""
         found = []
         for job in self._facts.jobs:
@@ -433,10 +420,6 @@ class SlurmCluster:
                 words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
                 found.append({"job": job.id, "words": words})
         return found
-
-    def boots(self) -> dict[str, dict[str, Any]]:
-        """Jobs that wait for the boot of their nodes (``boots_of``)."""
-        return boots_of(self._facts.jobs, self._facts.nodes, self._facts.now_s)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that nobody decides at present, by id, with the reason in words."""

@@ -179,14 +179,11 @@ class CommandClient:
         return jobs
 
     def _listing(self) -> str:
-        self._breaker.calls.reads += 1
-        return self._run(["scontrol", "--oneliner", "show", "job"])
+        return self._read(["scontrol", "--oneliner", "show", "job"])
 
     def _squeue(self, *options: str) -> Any:
-        self._breaker.calls.reads += 1
         document = self.ask(["squeue", self._json, "--states=all", *options])
         if self._json == "--json" and not reads_whole(document):
-            self._breaker.calls.reads += 1
             document = self.ask(["squeue", _WHOLE, "--states=all", *options])
             self._json = _WHOLE
         return document
@@ -203,30 +200,25 @@ class CommandClient:
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes, by one ``scontrol show nodes``."""
-        self._breaker.calls.reads += 1
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
     def reservations(self) -> list[Reservation]:
         """Reservations, by one ``scontrol show reservation``."""
-        self._breaker.calls.reads += 1
         return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
     def node_states(self) -> str:
         """Nodes by state, by one ``sinfo``."""
-        self._breaker.calls.reads += 1
-        return self._run(["sinfo", "-h", "-a", "-o", "%T %N"])
+        return self._read(["sinfo", "-h", "-a", "-o", "%T %N"])
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         """JobDefaults by partition, from ``scontrol show partition`` and ``show config`` as text: the JSON of 24.11
         leaves them empty."""
-        self._breaker.calls.reads += 1
-        return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
+        return defaults_from(self._read(["scontrol", "-o", "show", "partition"]), self.config())
 
     def network(self) -> Network:
         """The topology, from ``scontrol show topology`` and ``show config`` as text."""
-        self._breaker.calls.reads += 1
         try:
-            text = self._run(["scontrol", "show", "topology"])
+            text = self._read(["scontrol", "show", "topology"])
         except ClusterUnavailable:
             raise
         except ClusterError:  # some versions have an error for a cluster without a topology
@@ -240,11 +232,9 @@ class CommandClient:
         found = preemption_from(config)
         if not found.by:
             return found
-        self._breaker.calls.reads += 1
-        partitions, qos = self._run(["scontrol", "-o", "show", "partition"]), ""
+        partitions, qos = self._read(["scontrol", "-o", "show", "partition"]), ""
         if found.by == "qos":
-            self._breaker.calls.reads += 1
-            qos = self._run(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
+            qos = self._read(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
         return preemption_from(config, partitions, qos)
 
     def qos_priorities(self) -> dict[str, int]:
@@ -252,29 +242,24 @@ class CommandClient:
         config = self.config()
         if not tiers_from("all|1", config):
             return {}
-        self._breaker.calls.reads += 1
-        return tiers_from(self._run(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
+        return tiers_from(self._read(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """Fair-share factors, by one ``sshare``."""
-        self._breaker.calls.reads += 1
         return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
         """The configuration, by ``scontrol show config``."""
-        self._breaker.calls.reads += 1
-        return config_from_text(self._run(["scontrol", "show", "config"]))
+        return config_from_text(self._read(["scontrol", "show", "config"]))
 
     def partitions(self) -> list[Partition]:
         """All partitions, by ``scontrol show partitions``."""
-        self._breaker.calls.reads += 1
         document = self.ask(["scontrol", "show", "partitions", "--json"])
         self._accounting["partitions"] = accounting_trouble(document)
         return partitions_from(document, self.left_out)
 
     def clock_s(self) -> float | None:
         """slurmctld's clock, from ``sdiag``."""
-        self._breaker.calls.reads += 1
         return clock_from(self.ask(["sdiag", "--json"]))
 
     def rights(self, user: str = "") -> tuple[str, str] | None:
@@ -288,8 +273,7 @@ class CommandClient:
 
     def partition_settings(self) -> dict[str, dict[str, str]]:
         """Settings of partitions, from ``scontrol show partition`` as text."""
-        self._breaker.calls.reads += 1
-        return partition_settings_from(self._run(["scontrol", "-o", "show", "partition"]))
+        return partition_settings_from(self._read(["scontrol", "-o", "show", "partition"]))
 
     def gpu_limits(self) -> Limits:
         """Limits on GPUs, from ``sacctmgr``."""
@@ -303,12 +287,8 @@ class CommandClient:
         """``sacctmgr``'s text about QOS, and about associations."""
         shown = []
         for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
-            self._breaker.calls.reads += 1
-            shown.append(self._run(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
+            shown.append(self._read(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
         return shown[0], shown[1]
-
-    def close(self) -> None:
-        """Do nothing: no connection is kept open."""
 
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.
@@ -316,7 +296,7 @@ class CommandClient:
         Raises:
             ClusterUnavailable: no answer in time.
             ClusterError: an answer that is no JSON."""
-        text = self._run(command)
+        text = self._read(command)
         try:
             document = loads(text)
         except ValueError as error:
@@ -413,8 +393,7 @@ class CommandClient:
 
     def number(self, job_id: str) -> int:
         """Slurm's number of a job, by ``squeue``."""
-        self._breaker.calls.reads += 1
-        text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
+        text = self._read(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
         if not (text.isascii() and text.isdecimal() and len(text) <= 10):
             raise ActionRefused(f"squeue did not give the number of job {job_id}")
         return int(text)
@@ -432,6 +411,10 @@ class CommandClient:
         """Requeue a job by ``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a
         second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
+
+    def _read(self, command: Sequence[str]) -> str:
+        self._breaker.calls.reads += 1
+        return self._run(command)
 
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1

@@ -10,10 +10,10 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct, field
+
 from lucid.errors import StoreError
 from lucid.files import write_public
 from lucid.places import Mode
@@ -21,8 +21,7 @@ from lucid.places import Mode
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The content of the heartbeat file. ``at_s``: when the last good cycle ended (Unix time). ``profiling``: where
     new jobs are profiled, up to ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by
     partition: a job that asks for more on one is Slurm's to refuse, which it does not do once the job is held.

@@ -2,9 +2,9 @@
 
 pyslurm is under GPL-2, so it is never a dependency of Lucid: this module imports it where its administrator has
 installed it, and nothing else imports this module. What pyslurm does not report or cannot do (a site factor of 0, one
-task of an array, fields cleared, ``Extra``, partitions, shares) goes through Slurm's commands. It does not report all
-that pack mode needs (``--gpu-bind``, which CPUs and memory a user asked for exactly), so it observes and orders
-(docs/decisions/0032-pyslurm.md)."""
+task of an array, fields cleared, ``Extra``, a requeue that never runs an ended job again, partitions, shares) goes
+through Slurm's commands. It does not report all that pack mode needs (``--gpu-bind``, which CPUs and memory a user
+asked for exactly), so it observes and orders (docs/decisions/0032-pyslurm.md)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from lucid.config import SlurmSettings
+from lucid.config.live import SlurmSettings
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.left_out import LeftOut
-from lucid.slurm.client import Breaker, Changes, HeldGpu, Inspector, checked_id, declined, guarded
+from lucid.slurm.client import Breaker, Changes, checked_id, declined, guarded
 from lucid.slurm.commands import CommandClient, silent
-from lucid.slurm.records.configuration import GroupLimit, Limits, Network, Partition
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from
 from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.preemption import Preemption
-from lucid.slurm.records.request import JobDefaults
-from lucid.slurm.records.reservations import Reservation
 
 _T = TypeVar("_T")
 _NEEDED = ("requested_tres", "extra")
 """Attributes of ``pyslurm.Job`` since 25.11.2, without which nobody can tell how many GPUs ``--gpus=2`` asks for."""
 
 
-class PyslurmClient:
-    """A ``SlurmClient`` by pyslurm. ``commands``: for what pyslurm cannot do; ``pyslurm``: the module itself, in
-    tests.
+class PyslurmClient(CommandClient):
+    """A ``SlurmClient`` by pyslurm, which does by Slurm's commands what pyslurm cannot do. ``pyslurm``: the module
+    itself, in tests.
 
     A call of pyslurm holds Python's lock until slurmctld answers or libslurm gives up (MessageTimeout), so
     ``slurm.timeout_s`` does not bound it.
@@ -44,11 +40,14 @@ class PyslurmClient:
     name = "pyslurm"
 
     def __init__(
-        self, breaker: Breaker, commands: CommandClient, left_out: LeftOut | None = None, pyslurm: Any = None
+        self,
+        prefix: Sequence[str],
+        breaker: Breaker,
+        timeout_s: float = 20.0,
+        left_out: LeftOut | None = None,
+        pyslurm: Any = None,
     ) -> None:
-        self.left_out = LeftOut() if left_out is None else left_out
-        self._breaker = breaker
-        self._commands = commands
+        super().__init__(prefix, breaker, timeout_s, left_out)
         self._pyslurm = pyslurm or _imported()
         self._types: dict[str, tuple[str, ...]] = {}
         missing = [name for name in _NEEDED if not hasattr(self._pyslurm.Job, name)]
@@ -58,108 +57,20 @@ class PyslurmClient:
                 " of a job: use 25.11.2 or later, of the release of your Slurm, or slurm.client = 'command'"
             )
 
-    @property
-    def accounting(self) -> str:
-        """The commands' ``Inspector.accounting``."""
-        return self._commands.accounting
-
-    def close(self) -> None:
-        """Do nothing: no connection is kept open."""
-
-    # -- look ------------------------------------------------------------------------------------------------
-
-    def version(self) -> tuple[int, int]:
-        """Slurm's release by ``scontrol``, once."""
-        return self._commands.version()
-
     def jobs(self) -> list[SlurmJob]:
         """All jobs by one request, and before the first one a request for the nodes: of slots pyslurm reports the
         GPUs' types alone."""
-        loaded = self._read(lambda: self._pyslurm.Jobs.load())
+        loaded = self._load(lambda: self._pyslurm.Jobs.load())
         if not self._types:
             self.nodes()
         return jobs_from({"jobs": [_job(job, self._types) for job in loaded.values()]}, self.left_out)
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes by one request."""
-        loaded = self._read(lambda: self._pyslurm.Nodes.load())
+        loaded = self._load(lambda: self._pyslurm.Nodes.load())
         found = nodes_from({"nodes": [_node(node) for node in loaded.values()]}, self.left_out)
         self._types = {node.name: node.gpu_types for node in found}
         return found
-
-    def reservations(self) -> list[Reservation]:
-        """Reservations by ``scontrol``."""
-        return self._commands.reservations()
-
-    def job_defaults(self) -> dict[str, JobDefaults]:
-        """JobDefaults by ``scontrol``."""
-        return self._commands.job_defaults()
-
-    def network(self) -> Network:
-        """The topology by ``scontrol``."""
-        return self._commands.network()
-
-    def preemption(self) -> Preemption:
-        """The rules of preemption by Slurm's commands."""
-        return self._commands.preemption()
-
-    def qos_priorities(self) -> dict[str, int]:
-        """Priorities of QOS by Slurm's commands."""
-        return self._commands.qos_priorities()
-
-    def fair_shares(self) -> dict[tuple[str, str], float]:
-        """Fair-share factors by ``sshare``."""
-        return self._commands.fair_shares()
-
-    def who(self) -> tuple[int, str]:
-        """The user of this client by ``id``."""
-        return self._commands.who()
-
-    def hold_gpu(self, held: HeldGpu) -> str:
-        """Submit the job by ``sbatch``."""
-        return self._commands.hold_gpu(held)
-
-    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
-        """Renew the job by ``scontrol``."""
-        self._commands.renew_held_gpu(job_id, limit_min, after)
-
-    def cancel(self, job_id: str) -> None:
-        """Cancel the job by ``scancel``."""
-        self._commands.cancel(job_id)
-
-    def node_states(self) -> str:
-        """Nodes by state by ``sinfo``."""
-        return self._commands.node_states()
-
-    def config(self) -> dict[str, str]:
-        """The configuration by ``scontrol``."""
-        return self._commands.config()
-
-    def partitions(self) -> list[Partition]:
-        """All partitions by ``scontrol``."""
-        return self._commands.partitions()
-
-    def clock_s(self) -> float | None:
-        """slurmctld's clock by ``sdiag``."""
-        return self._commands.clock_s()
-
-    def rights(self, user: str = "") -> tuple[str, str] | None:
-        """A user and their rights by ``sacctmgr``."""
-        return self._commands.rights(user)
-
-    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings of partitions by ``scontrol``."""
-        return self._commands.partition_settings()
-
-    def gpu_limits(self) -> Limits:
-        """Limits on GPUs by ``sacctmgr``."""
-        return self._commands.gpu_limits()
-
-    def group_limits(self) -> dict[str, GroupLimit]:
-        """GrpTRES limits by ``sacctmgr``."""
-        return self._commands.group_limits()
-
-    # -- act -------------------------------------------------------------------------------------------------
 
     def update(self, job_id: str, changes: Changes) -> None:
         """Set a site factor of a whole job by pyslurm, unless it is 0 (which pyslurm takes for none given); all else
@@ -169,58 +80,37 @@ class PyslurmClient:
             or not changes.site_factor
             or changes != Changes(site_factor=changes.site_factor)
         ):
-            self._commands.update(job_id, changes)
+            super().update(job_id, changes)
             return
         self._modify(job_id, site_factor=changes.site_factor)
-
-    @property
-    def at_once(self) -> int:
-        """As many jobs as ``scontrol`` changes by one command."""
-        return self._commands.at_once
-
-    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """Set begin times by ``scontrol``."""
-        self._commands.set_begin(job_ids, begin_s)
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         """Hold a whole job by pyslurm, a task of an array by ``scontrol``."""
         if "_" in checked_id(job_id):
-            self._commands.hold(job_id, begin_s)
+            super().hold(job_id, begin_s)
         else:
             self._modify(job_id, priority=0, begin_time=int(begin_s or time.time()))
 
     def release(self, job_id: str) -> None:
         """Release a whole job by pyslurm, a task of an array by ``scontrol``."""
         if "_" in checked_id(job_id):
-            self._commands.release(job_id)
+            super().release(job_id)
         else:
-            self._write(lambda: self._pyslurm.Job(int(job_id)).release())
-
-    def requeue_hold(self, job_id: str) -> None:
-        """Requeue a job by ``scontrol``: pyslurm would also run a job that has just ended a second time."""
-        self._commands.requeue_hold(job_id)
-
-    def number(self, job_id: str) -> int:
-        """Slurm's number of a job by ``squeue``."""
-        return self._commands.number(job_id)
-
-    def seal(self, text: str) -> str:
-        """The text sealed by ``munge``."""
-        return self._commands.seal(text)
+            self._change(lambda: self._pyslurm.Job(int(job_id)).release())
 
     def _modify(self, job_id: str, **fields: int) -> None:
         made = self._pyslurm.JobSubmitDescription(**fields)
-        self._write(lambda: self._pyslurm.Job(int(job_id)).modify(made))
+        self._change(lambda: self._pyslurm.Job(int(job_id)).modify(made))
 
-    def _write(self, call: Callable[[], Any]) -> None:
+    def _change(self, call: Callable[[], Any]) -> None:
         self._breaker.calls.writes += 1
-        guarded(self._breaker, lambda: self._once(call))
+        guarded(self._breaker, lambda: self._called(call))
 
-    def _read(self, call: Callable[[], _T]) -> _T:
+    def _load(self, call: Callable[[], _T]) -> _T:
         self._breaker.calls.reads += 1
-        return guarded(self._breaker, lambda: self._once(call))
+        return guarded(self._breaker, lambda: self._called(call))
 
-    def _once(self, call: Callable[[], _T]) -> _T:
+    def _called(self, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except self._pyslurm.RPCError as error:
@@ -376,12 +266,10 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None = None) -> Inspector:
+def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None = None) -> CommandClient:
     """The client of these settings; ``left_out`` learns of what cannot be read.
 
     Raises:
         ConfigError: pyslurm is not installed, or too old."""
-    commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
-    if slurm.client == "command":
-        return commands
-    return PyslurmClient(breaker, commands, left_out)
+    made = CommandClient if slurm.client == "command" else PyslurmClient
+    return made(slurm.prefix, breaker, slurm.timeout_s, left_out)

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import StoreError
 from lucid.left_out import LeftOut
 from lucid.store.file import check_file, error_of, open_file, open_memory, reader, set_aside
@@ -32,8 +33,7 @@ _SHARE = 100.0
 """A check that takes a second is not repeated before so many seconds have passed: at most 1 % of the time."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One file as it was when the store was opened."""
 
     path: Path

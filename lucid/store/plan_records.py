@@ -18,8 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from msgspec import to_builtins
+
 import lucid
-from lucid.config.load import Settings, settings_from, still_there
+from lucid.config.load import Settings, stored_policy
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
@@ -31,7 +33,6 @@ from lucid.files import write_atomic
 from lucid.orchestrator.planner import Context, PolicyHost, isolated, make_policies
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import import_policy
-from lucid.places import Placed
 from lucid.store.recorder import Recorders
 from lucid.store.values import value_from_json, value_to_json
 
@@ -40,6 +41,8 @@ _LOG = logging.getLogger("lucidd")
 _FORMAT = 1
 _SUFFIX = ".plan.gz"
 _MIB = 1 << 20
+EVERY_S = 30.0
+"""At most one plan in so many seconds is recorded, with all that it was made from."""
 _COST = 100.0
 """Recording takes at most one part in so many of the daemon's time."""
 
@@ -110,7 +113,7 @@ def record_bytes(
         "code": lucid_version(),
         "policy": policy,
         **({"own": dict(own)} if own else {}),
-        "settings": settings.model_dump(mode="json"),
+        "settings": to_builtins(settings),
         "contexts": [_context_json(context, partitions, predictions) for context in contexts],
         "partitions": partitions.written,
         "predictions": predictions.written,
@@ -189,7 +192,7 @@ def read_record(path: Path) -> PlanRecord:
             data["at_s"],
             data["code"],
             data["policy"],
-            settings_from({"policy": still_there(data["settings"], PolicySettings)}, str(path)).policy,
+            stored_policy(data["settings"], str(path)),
             tuple(_context(item, partitions, predictions) for item in data["contexts"]),
             data["context"],
             {name: text.encode() for name, text in data["plans"].items()},
@@ -356,7 +359,7 @@ def prune_records(folder: Path, before_s: float) -> int:
     return len(old)
 
 
-def records_folder(settings: Placed) -> Path:
+def records_folder(settings: Settings) -> Path:
     """The folder of lucidd's records of its plans."""
     return Path(settings.daemon.state_dir) / "plans"
 
@@ -367,5 +370,5 @@ def with_records(settings: Settings, policy: PolicyHost, rules: PolicySettings, 
     daemon = settings.daemon
     if not daemon.record_mib:
         return recorder
-    kept = PlanRecorder(records_folder(settings), policy, rules, daemon.record_every_s, daemon.record_mib)
+    kept = PlanRecorder(records_folder(settings), policy, rules, EVERY_S, daemon.record_mib)
     return Recorders(recorder, kept)

@@ -1,8 +1,7 @@
 """``Store``, the protocol of lucidd's memory between cycles and over restarts, with its rows and ``JobNote``.
 
 It holds nothing that Slurm itself could report. The adapter is SQLite, for the daemon and for ``lucidctl`` beside it;
-in a file, or in memory where nothing may be written. Both keep ``tests/contract/test_store_contract.py``. Rows are
-checked by the types that their classes name: another version, a hand or a bad disk may have written them."""
+in a file, or in memory where nothing may be written. Both keep ``tests/contract/test_store_contract.py``."""
 
 from __future__ import annotations
 
@@ -10,18 +9,16 @@ import json
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from lucid.core.as_json import from_json
-from lucid.core.checked import checked, fitting
+from msgspec import Struct, field
+
+from lucid.core.codec import fitting
 from lucid.core.decision import DecisionRow
-from lucid.core.frozen import frozen_dataclass
-from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import Prediction, prediction_from_dict
-from lucid.core.reason import reason_from_dict
+from lucid.core.job import Ended, JobProfile
+from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 from lucid.text import digits
 
@@ -49,8 +46,7 @@ class StoreUnreadable(StoreError):
     """This user may not read the store."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The right to act. ``token`` only ever rises: a write with an old one is refused."""
 
     holder: str
@@ -70,8 +66,7 @@ class GivenUp(StrEnum):
     """Jobs without GPUs hold its CPUs or memory, and only Slurm can order these."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobNote:
+class JobNote(Struct, frozen=True):
     """Lucid's note on one job that it touched.
 
     ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC. ``submit_s``:
@@ -141,8 +136,7 @@ class JobNote:
         return self.parked_s, self.parked_before_s
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfileRow:
+class ProfileRow(Struct, frozen=True):
     """A profile with the job that it was measured on."""
 
     job_id: str
@@ -153,8 +147,7 @@ class ProfileRow:
     at_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PredictionRow:
+class PredictionRow(Struct, frozen=True):
     """The prediction for a job of this user when it was last decided."""
 
     job_id: str
@@ -163,8 +156,7 @@ class PredictionRow:
     prediction: Prediction
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ActionRow:
+class ActionRow(Struct, frozen=True):
     """One thing done to Slurm. ``result``: empty while under way, ``done``, or the words of the refusal."""
 
     id: int
@@ -325,9 +317,9 @@ class Store(Protocol):
 
 
 def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:
-    """A job's note, field by field: a field that cannot be read is as in a new note, and passed to ``told``. A note
-    is never left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too
-    late."""
+    """A job's note, field by field: a field that cannot be read is as in a new note, and passed to ``told``; one of
+    another version is passed over. A note is never left out as a whole, for its job would be taken for one that Lucid
+    never touched, and be forgotten too late."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -336,52 +328,7 @@ def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -
         told(error)
         return JobNote(job_id)
     good = fitting(JobNote, data)
-    lost = sorted(data.keys() - good.keys())
+    lost = sorted((data.keys() & JobNote.__annotations__.keys()) - good.keys())
     if lost:
         told(TypeError(f"{', '.join(lost)} cannot be read"))
     return JobNote(**{**good, "job_id": job_id})
-
-
-def profile_of(data: Any) -> JobProfile:
-    """A profile made from JSON.
-
-    Raises: TypeError: it is none."""
-    return checked(from_json(JobProfile, data))
-
-
-def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | None) -> Ended:
-    """An ended job made from a row.
-
-    Raises: TypeError, ValueError: it is none."""
-    made = Ended(
-        from_json(Job, json.loads(job)), end_s, ran_s, state, profile_of(json.loads(profile)) if profile else None
-    )
-    return checked(made)
-
-
-def texts_of(rows: list[tuple[Any, ...]]) -> dict[str, str]:
-    """The rows that are pairs of texts; others are left out."""
-    return {key: value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
-
-
-def of_job(row: Sequence[Any]) -> str:
-    """The name of a row's job, for records that are left out."""
-    return f"job {row[0]}"
-
-
-def profile_row(row: Sequence[Any]) -> ProfileRow:
-    """A row of profiles; raises where it is none."""
-    return checked(ProfileRow(row[0], row[1], row[2], row[3], profile_of(json.loads(row[4])), row[5]))
-
-
-def decision_row(row: Sequence[Any]) -> DecisionRow:
-    """A row of decisions; raises where it is none."""
-    reasons = tuple(checked(reason_from_dict(item)) for item in json.loads(row[4]))
-    at_s, job_id, partition, verb, _, *rest = row
-    return checked(DecisionRow(at_s, job_id, partition, verb, reasons, *rest))
-
-
-def prediction_row(row: Sequence[Any]) -> PredictionRow:
-    """A row of predictions; raises where it is none."""
-    job_id, at_s, user, data = row
-    return checked(PredictionRow(job_id, at_s, user, prediction_from_dict(json.loads(data))))

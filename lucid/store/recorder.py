@@ -16,7 +16,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.places import Mode
 from lucid.store.port import PredictionRow, Store
-from lucid.store.view import plan_to_dict, snapshot_to_dict
+from lucid.store.view import view_to_dict
 
 QUIET_S = 60.0
 """How old at most a stored snapshot is where nothing changes."""
@@ -115,12 +115,7 @@ class StoreRecorder:
             return
         began_s = time.perf_counter()
         self._drawn, self._drawn_at_s = seen, snapshot.now_s
-        view = {
-            **snapshot_to_dict(snapshot),
-            "plan": plan_to_dict(plan),
-            "wake_s": plan.wake_s,
-            "policy": self._policy,
-        }
+        view = view_to_dict(snapshot, plan, self._policy)
         self._store.put_view("snapshot", view)
         self._publish(view)
         self._drawing_s = time.perf_counter() - began_s

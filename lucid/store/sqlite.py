@@ -1,42 +1,83 @@
 """``SqliteStore``: the store in one SQLite file, which ``lucidctl`` reads while the daemon writes.
 
-It uses WAL; every write under the lease checks its fencing token in the same transaction."""
+It uses WAL; every write under the lease checks its fencing token in the same transaction. Rows are checked by the
+types that their classes name: another version, a hand or a bad disk may have written them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from lucid.core.as_json import to_json
-from lucid.core.checked import checked
+from lucid.core.codec import field_names, from_others, to_json
 from lucid.core.decision import DecisionRow
-from lucid.core.job import Ended, JobProfile
-from lucid.core.prediction import prediction_to_dict
+from lucid.core.job import Ended
 from lucid.core.reason import reason_to_dict
 from lucid.store.lease import LeasedFile
-from lucid.store.port import (
-    ActionRow,
-    JobNote,
-    PredictionRow,
-    ProfileRow,
-    decision_row,
-    ended_of,
-    note_of,
-    of_job,
-    prediction_row,
-    profile_row,
-    texts_of,
-)
-from lucid.store.view import view_from_text
+from lucid.store.port import ActionRow, JobNote, PredictionRow, ProfileRow, note_of
+from lucid.store.view import View, view_from
 from lucid.text import finite
 
 _R = TypeVar("_R")
 
 
+class _Table(NamedTuple, Generic[_R]):
+    """A table, with a column for each field of the class of its rows. ``source`` names it in reports of rows that are
+    left out, ``which`` one of its rows."""
+
+    source: str
+    kind: type[_R]
+    columns: str
+    which: Callable[[Sequence[Any]], str]
+
+    def read(self, row: Sequence[Any]) -> _R:
+        """The value that a row holds; raises where it is none."""
+        data = dict(zip(field_names(self.kind), row, strict=True))
+        found = {name: json.loads(data[name]) for name in _AS_JSON & data.keys() if data[name] is not None}
+        return from_others(self.kind, {**data, **found})
+
+
+_AS_JSON = frozenset({"job", "prediction", "profile", "reasons"})
+"""Fields whose columns hold JSON."""
+_PROFILES = _Table("profiles", ProfileRow, "job_id, user, name, gpus, data, at_s", lambda row: f"job {row[0]}")
+_DECISIONS = _Table(
+    "decisions",
+    DecisionRow,
+    "at_s, job_id, partition, verb, reasons, placement, beside, mode",
+    lambda row: f"a decision about job {row[1]}",
+)
+_PREDICTIONS = _Table("predictions", PredictionRow, "job_id, at_s, user, data", lambda row: f"{row[0]}")
+_ACTIONS = _Table(
+    "actions", ActionRow, "id, at_s, job_id, verb, detail, token, result", lambda row: f"action {row[0]}"
+)
+_ENDED = _Table("ended jobs", Ended, "job, end_s, ran_s, state, profile", lambda row: f"a job that ended at {row[1]}")
+
+
 class SqliteStore(LeasedFile):
     """The ``Store`` in SQLite; rows that cannot be read are left out and reported to ``left_out``."""
+
+    def _rows(self, table: _Table[_R], rest: str, values: Sequence[Any] = (), columns: str = "") -> list[_R]:
+        """The rows that a query names, the last one first."""
+        name = table.source.partition(" ")[0]
+        with self.reading() as db:
+            rows = db.execute(f"SELECT {columns or table.columns} FROM {name} {rest}", values).fetchall()
+        with self.left_out.reading(table.source) as look:
+            return look.each(reversed(rows), table.read, table.which)
+
+    def _of_job(self, table: _Table[_R], job_id: str) -> _R | None:
+        """The row of a job; ``None`` where there is none, or none that can be read."""
+        name = table.source.partition(" ")[0]
+        with self.reading() as db:
+            row = db.execute(f"SELECT {table.columns} FROM {name} WHERE job_id = ?", (job_id,)).fetchone()
+        return None if row is None else self._one(table.source, row[0], partial(table.read, row))
+
+    def _put(self, into: str, rows: Iterable[Sequence[Any]], token: int) -> None:
+        """Write rows; ``into``: how, and into which columns of which table."""
+        written = [_writable(*row) for row in rows]
+        marks = ", ".join("?" * (into.count(",") + 1))
+        with self.writing(token) as db:
+            db.executemany(f"INSERT {into} VALUES ({marks})", written)
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
@@ -61,9 +102,7 @@ class SqliteStore(LeasedFile):
 
     def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
         """Insert or replace these notes."""
-        rows = [(note.job_id, json.dumps(to_json(note))) for note in notes]
-        with self.writing(token) as db:
-            db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?)", rows)
+        self._put("OR REPLACE INTO notes (job_id, data)", ((note.job_id, note) for note in notes), token)
 
     def forget(self, job_ids: Sequence[str], token: int) -> None:
         """Delete notes."""
@@ -75,60 +114,27 @@ class SqliteStore(LeasedFile):
         with self.writing(token) as db:
             if db.execute("INSERT OR IGNORE INTO readings VALUES (?, ?)", (source, row.at_s)).rowcount == 0:
                 return False
-            data = json.dumps(to_json(row.profile))
-            db.execute(
-                "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)",
-                _writable(row.job_id, row.user, row.name, row.gpus, data, row.at_s),
-            )
+            db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", _writable(*_fields(row)))
             return True
 
     def profiles(self) -> dict[str, ProfileRow]:
         """The profiles by job id."""
-        with self.reading() as db:
-            rows = db.execute("SELECT * FROM profiles").fetchall()
-        with self.left_out.reading("profiles") as look:
-            return {row.job_id: row for row in look.each(rows, profile_row, of_job)}
+        return {row.job_id: row for row in self._rows(_PROFILES, "ORDER BY rowid DESC")}
 
     def profile(self, job_id: str) -> ProfileRow | None:
         """The profile of one job."""
-        with self.reading() as db:
-            row = db.execute("SELECT * FROM profiles WHERE job_id = ?", (job_id,)).fetchone()
-        return None if row is None else self._one("profiles", row, profile_row)
+        return self._of_job(_PROFILES, job_id)
 
     # -- what was decided and done ---------------------------------------------------------------------------
 
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
         """Append decisions."""
-        with self.writing(token) as db:
-            db.executemany(
-                "INSERT INTO decisions (at_s, job_id, partition, verb, reasons, placement, beside, mode) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        row.at_s,
-                        row.job_id,
-                        row.partition,
-                        row.verb,
-                        json.dumps([reason_to_dict(r) for r in row.reasons]),
-                        row.placement,
-                        row.beside,
-                        row.mode,
-                    )
-                    for row in rows
-                ],
-            )
+        self._put(f"INTO decisions ({_DECISIONS.columns})", map(_fields, rows), token)
 
     def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
         """The latest decisions, oldest first."""
         where, values = ("WHERE at_s >= ?", [since_s]) if job_id is None else ("WHERE job_id = ?", [job_id])
-        with self.reading() as db:
-            rows = db.execute(
-                "SELECT at_s, job_id, partition, verb, reasons, placement, beside, mode FROM decisions "
-                f"{where} ORDER BY id DESC LIMIT ?",
-                [*values, limit],
-            ).fetchall()
-        with self.left_out.reading("decisions") as look:
-            return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
+        return self._rows(_DECISIONS, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
 
     def tasks(self, job_id: str) -> list[str]:
         """The tasks of an array that have decisions."""
@@ -141,14 +147,8 @@ class SqliteStore(LeasedFile):
 
     def moves(self, since_s: float, limit: int) -> list[DecisionRow]:
         """The latest decisions that move a job, without their reasons, oldest first."""
-        with self.reading() as db:
-            rows = db.execute(
-                "SELECT at_s, job_id, partition, verb, '[]', placement, beside, mode FROM decisions "
-                "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC, id DESC LIMIT ?",
-                (since_s, limit),
-            ).fetchall()
-        with self.left_out.reading("decisions") as look:
-            return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
+        rest = "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC, id DESC LIMIT ?"
+        return self._rows(_DECISIONS, rest, (since_s, limit), _DECISIONS.columns.replace("reasons", "'[]'"))
 
     def joined(self, job_id: str, since_s: float = 0.0) -> list[tuple[str, float]]:
         """The jobs that came to share this one's GPUs since then, each with the time, oldest first."""
@@ -161,17 +161,11 @@ class SqliteStore(LeasedFile):
 
     def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
         """Insert or replace predictions."""
-        with self.writing(token) as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)",
-                [_writable(r.job_id, r.at_s, r.user, json.dumps(prediction_to_dict(r.prediction))) for r in rows],
-            )
+        self._put(f"OR REPLACE INTO predictions ({_PREDICTIONS.columns})", map(_fields, rows), token)
 
     def prediction(self, job_id: str) -> PredictionRow | None:
         """The latest prediction of one job."""
-        with self.reading() as db:
-            row = db.execute("SELECT * FROM predictions WHERE job_id = ?", (job_id,)).fetchone()
-        return None if row is None else self._one("predictions", row, prediction_row)
+        return self._of_job(_PREDICTIONS, job_id)
 
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
         """Insert an action with no result."""
@@ -190,34 +184,15 @@ class SqliteStore(LeasedFile):
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
         """The latest actions, oldest first."""
         where, values = ("", []) if job_id is None else ("WHERE job_id = ?", [job_id])
-        with self.reading() as db:
-            rows = db.execute(
-                f"SELECT id, at_s, job_id, verb, detail, token, result FROM actions {where} ORDER BY id DESC LIMIT ?",
-                [*values, limit],
-            ).fetchall()
-        with self.left_out.reading("actions") as look:
-            return look.each(reversed(rows), lambda row: checked(ActionRow(*row)), lambda row: f"action {row[0]}")
+        return self._rows(_ACTIONS, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
         """Insert ended jobs, each once: a job seen ended again keeps its first entry."""
-        with self.writing(token) as db:
-            db.executemany(
-                "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    _writable(r.job.id, r.end_s, r.ran_s, r.state, json.dumps(to_json(r.job)), _or_null(r.profile))
-                    for r in rows
-                ],
-            )
+        self._put(f"OR IGNORE INTO ended (job_id, {_ENDED.columns})", ((r.job.id, *_fields(r)) for r in rows), token)
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
         """Ended jobs, oldest first."""
-        with self.reading() as db:
-            rows = db.execute(
-                "SELECT job, end_s, ran_s, state, profile FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
-                (since_s, limit),
-            ).fetchall()
-        with self.left_out.reading("ended jobs") as look:
-            return look.each(reversed(rows), lambda row: ended_of(*row), lambda row: f"a job that ended at {row[1]}")
+        return self._rows(_ENDED, "WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?", (since_s, limit))
 
     def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
         """The stored ended jobs, by id alone: a row that cannot be read counts all the same."""
@@ -228,18 +203,15 @@ class SqliteStore(LeasedFile):
 
     def ended_job(self, job_id: str) -> Ended | None:
         """One job that ended."""
-        with self.reading() as db:
-            row = db.execute(
-                "SELECT job, end_s, ran_s, state, profile FROM ended WHERE job_id = ?", (job_id,)
-            ).fetchone()
-        return None if row is None else self._one("ended jobs", row, lambda found: ended_of(*found))
+        return self._of_job(_ENDED, job_id)
 
     # -- models, switches, views -----------------------------------------------------------------------------
 
     def settings(self) -> dict[str, str]:
         """All switches."""
         with self.reading() as db:
-            return texts_of(db.execute("SELECT key, value FROM settings").fetchall())
+            rows = db.execute("SELECT key, value FROM settings").fetchall()
+        return {key: value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
 
     def set_setting(self, key: str, value: str | None) -> None:
         """Set a switch, or take it back."""
@@ -254,26 +226,26 @@ class SqliteStore(LeasedFile):
         with self.writing() as db:
             db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
 
-    def snapshot_view(self) -> Any:
-        """The view ``snapshot``, as ``view_from_text`` reads it, which takes less memory.
+    def last_view(self) -> View | None:
+        """What lucidd saw and decided last.
 
         Raises: StoreError: it cannot be read."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = 'snapshot'").fetchone()
-            return None if row is None else view_from_text(row[0])
+            return None if row is None else view_from(row[0])
 
     def view(self, name: str) -> Any:
         """One view."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
-        return None if row is None else self._one("views", (name, row[0]), lambda found: json.loads(found[1]))
+        return None if row is None else self._one("views", name, partial(json.loads, row[0]))
 
-    def _one(self, source: str, row: Sequence[Any], read: Callable[[Sequence[Any]], _R]) -> _R | None:
+    def _one(self, source: str, which: Any, read: Callable[[], _R]) -> _R | None:
         """A single row; ``None`` where it cannot be read."""
         try:
-            return read(row)
+            return read()
         except Exception as error:
-            self.left_out.one(source, f"{row[0]}", error)
+            self.left_out.one(source, f"{which}", error)
             return None
 
     def prune(self, before_s: float) -> int:
@@ -292,10 +264,19 @@ class SqliteStore(LeasedFile):
             return gone
 
 
-def _or_null(profile: JobProfile | None) -> str | None:
-    return None if profile is None else json.dumps(to_json(profile))
+def _fields(row: Any) -> list[Any]:
+    return [getattr(row, name) for name in field_names(type(row))]
 
 
 def _writable(*values: Any) -> tuple[Any, ...]:
-    """The values for columns, with halves of characters, which a name may hold and SQLite cannot, written out."""
-    return tuple(v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values)
+    """The values for columns: records as JSON, texts with halves of characters, which a name may hold and SQLite
+    cannot, written out."""
+    return tuple(map(_column, values))
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if value is None or isinstance(value, int | float):
+        return value
+    return json.dumps([reason_to_dict(one) for one in value] if isinstance(value, tuple) else to_json(value))

@@ -1,6 +1,6 @@
 """Any frozen value of Lucid as JSON and back, exactly, where the reader does not know its class.
 
-Used for the memory of policies and for records of plans (``lucid.core.as_json`` is for known classes): dataclasses,
+Used for the memory of policies and for records of plans (``lucid.core.codec`` is for known classes): dataclasses,
 named tuples, enums, arrays, and their containers. A tuple is a JSON list; a value for which JSON has no form is an
 object with one key that names its kind. Fields with their default value are left out. Reading gives back equal values
 of the same types, floats to the last bit."""
@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from msgspec import NODEFAULT, Struct, structs
+
+from lucid.core.codec import has_fields
 from lucid.errors import StoreError
 
 _OWN = "lucid."
@@ -38,8 +41,8 @@ _WRITTEN_AS = {
     "lucid.orchestrator.policies.rounds.optimus:_Memory": "lucid.orchestrator.policies.optimus:_Memory",
     "lucid.orchestrator.policies.rounds.pollux:_Memory": "lucid.orchestrator.policies.pollux:_Memory",
     "lucid.orchestrator.policies.lucid.plan:LucidMemory": "lucid.orchestrator.policies.lucid_plan:LucidMemory",
-    "lucid.orchestrator.policies.muri.live:SlowGroup": "lucid.orchestrator.policies.muri_watch:SlowGroup",
-    "lucid.orchestrator.policies.muri.live:TurnsSeen": "lucid.orchestrator.policies.muri_watch:TurnsSeen",
+    "lucid.orchestrator.policies.muri.seen:SlowGroup": "lucid.orchestrator.policies.muri_watch:SlowGroup",
+    "lucid.orchestrator.policies.muri.seen:TurnsSeen": "lucid.orchestrator.policies.muri_watch:TurnsSeen",
     "lucid.orchestrator.policies.shadow:Kept": "lucid.orchestrator.policies.plain:Kept",
     "lucid.orchestrator.policies.shadow:Shadow": "lucid.orchestrator.policies.plain:Shadow",
 }
@@ -89,11 +92,11 @@ def value_to_json(value: Any) -> Any:
         return value
     if kind is tuple:
         return [value_to_json(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
+    if has_fields(kind):
         found = {"is": _name(kind)}
         for name, default in _defaults(kind):
             item = getattr(value, name)
-            if default is MISSING or type(item) is not type(default) or item != default:
+            if default is NODEFAULT or type(item) is not type(default) or item != default:
                 found[name] = value_to_json(item)
         return found
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
@@ -160,7 +163,8 @@ _fields: dict[Any, tuple[tuple[str, Any], ...]] = {}
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
     known = _fields.get(kind)
     if known is None:
-        known = _fields[kind] = tuple((f.name, f.default) for f in fields(kind))
+        of = structs.fields(kind) if issubclass(kind, Struct) else fields(kind)
+        known = _fields[kind] = tuple((f.name, NODEFAULT if f.default is MISSING else f.default) for f in of)
     return known
 
 
@@ -179,6 +183,6 @@ def _class(name: str) -> Any:
     found: Any = sys.modules[module]
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, tuple | Enum)):
+    if not isinstance(found, type) or not (has_fields(found) or issubclass(found, tuple | Enum)):
         raise TypeError(f"{name} is not a class of values that a record may hold")
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lucid.config.load import Settings, load_settings
+from lucid.core.codec import to_json
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
 from lucid.tuner.evidence import Change, Evidence, UserEffect
@@ -62,7 +63,7 @@ def toml_diff(proposal: Proposal) -> str:
 
 def save_proposal(path: Path, proposal: Proposal) -> None:
     """Write the proposal as JSON."""
-    path.write_text(json.dumps({"version": _VERSION, **asdict(proposal)}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"version": _VERSION, **to_json(proposal)}, indent=1) + "\n", encoding="utf-8")
 
 
 def load_proposal(path: Path) -> Proposal:

@@ -69,11 +69,12 @@ def with_values(settings: Settings, values: Mapping[str, Value]) -> Settings:
 
     Raises:
         ConfigError: a key that does not exist, or a value out of its bounds."""
-    data = settings.model_dump(exclude_unset=True)  # what nobody set keeps its default, which may be another live
+    data: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
         inner = data
         for part in path:
             inner = inner.setdefault(part, {})
         inner[last] = value
-    return settings_from(data, "tuned settings")
+    checked = settings_from(data, "tuned settings")
+    return settings.changed({key: value_at(checked, key) for key in values})

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import json
+
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.evidence import compare_days
@@ -27,7 +29,7 @@ def _about(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> di
         "until_s": trace.jobs[-1].job.submit_s,
         "vcs": dict(scenario.vcs or {}),
         "seed": seed,
-        "settings": scenario.settings.model_dump(mode="json"),
+        "settings": json.decode(json.encode(scenario.settings, order="deterministic")),
         "space": [[d.key, d.low, d.high, d.log, list(d.choices)] for d in dimensions],
     }
 

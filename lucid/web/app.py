@@ -34,7 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucid.config.other import WebSettings
-from lucid.core.as_json import to_json
+from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.formatting import ago, duration
 from lucid.text import for_html
@@ -200,22 +200,13 @@ def build_app(source: Source, root_path: str = "") -> ASGIApp:
     def viewer(request: Request) -> Viewer:
         return _viewer(request, source, own_uid)
 
-    def as_html(page: Page) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            return _answer(site, page, request, viewer(request), as_json=False)
-
-        return answer
-
-    def as_json(page: Page) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            return _answer(site, page, request, viewer(request), as_json=True)
-
-        return answer
+    def answering(page: Page, *, as_json: bool) -> Callable[[Request], Response]:
+        return lambda request: _answer(site, page, request, viewer(request), as_json=as_json)
 
     listeners = _Listeners(source)
     scraped = scrapes(source, viewer)
-    routes = [Route(page.twin, as_json(page)) for page in PAGES]
-    routes += [Route(page.path, as_html(page)) for page in PAGES]
+    routes = [Route(page.twin, answering(page, as_json=True)) for page in PAGES]
+    routes += [Route(page.path, answering(page, as_json=False)) for page in PAGES]
     routes += [
         Route("/cluster", lambda _: RedirectResponse(f"{root}/", 308)),
         Route("/job", lambda request: _to_job(root, request)),

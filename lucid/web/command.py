@@ -56,15 +56,14 @@ def _settings(config: Path, store: Path | None) -> Settings:
     if store is None:
         return settings
     folder = store.parent if store.name.endswith(".db") else store
-    daemon = settings.daemon.model_copy(update={"state_dir": str(folder.absolute())})
-    return settings.model_copy(update={"daemon": daemon})
+    return settings.changed({"daemon.state_dir": str(folder.absolute())})
 
 
 def _with(settings: Settings, given: dict[str, Any]) -> Settings:
-    update = {key: value for key, value in given.items() if value is not None}
-    if update.get("port") == 0:
-        update["port"] = _free_port(update.get("host", settings.web.host))
-    return settings.model_copy(update={"web": settings.web.model_copy(update=update)})
+    update = {f"web.{key}": value for key, value in given.items() if value is not None}
+    if update.get("web.port") == 0:
+        update["web.port"] = _free_port(update.get("web.host", settings.web.host))
+    return settings.changed(update)
 
 
 def _free_port(host: str) -> int:

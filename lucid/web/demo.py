@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
@@ -30,11 +30,11 @@ from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.planner import PolicyHost
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster
-from lucid.simulator.cluster.truth import ContentionTruth
+from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.presets import preset
@@ -134,13 +134,14 @@ class Demo:
         self._cluster = SimulatedCluster(
             to_come,
             layout,
-            ContentionTruth(),
-            settings.overheads,
-            settings.policy.profiling,
             policy.profiled,
-            profiling_nodes=lent,
-            memory=memory,
-            pooled=True,
+            Parts(
+                overheads=settings.overheads,
+                profiling=settings.policy.profiling,
+                profiling_nodes=lent,
+                memory=memory,
+                pooled=True,
+            ),
         )
         self._token = self._lease(zero_s)
         self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jinja2 import Environment
+from msgspec import structs
 
 from lucid.config.other import WebSettings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
-from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason import Reason, reason_to_dict
 from lucid.store.port import holder_is_dead
 from lucid.web.source import Source, View
 from lucid.web.starts import WhatIf
@@ -62,13 +63,13 @@ class Site:
         """A decision without the names that this viewer may not read."""
         if viewer.jobs is Sight.ALL:
             return row
-        return replace(row, reasons=tuple(self._reason(reason, viewer) for reason in row.reasons))
+        return structs.replace(row, reasons=tuple(self._reason(reason, viewer) for reason in row.reasons))
 
     def _reason(self, reason: Reason, viewer: Viewer) -> Reason:
         def alias(user: str) -> str:
             return user if not user or user == viewer.name else self.view.aliases.get(user, "a user")
 
-        return reason_from_dict(without_names(type(reason), reason_to_dict(reason), alias))
+        return Reason.from_json(without_names(type(reason), reason_to_dict(reason), alias))
 
     def alive(self) -> tuple[bool, str]:
         """Whether a lucidd holds the lease, and which."""

@@ -19,20 +19,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lucid.config.load import Settings
-from lucid.core.checked import fitting
+from lucid.config.load import Settings, profiles_folder
+from lucid.core.codec import fitting
 from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, as_foreseen, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
 from lucid.explain.queue_rows import reservations
 from lucid.node.reports import UseFolder
 from lucid.orchestrator.forecast.ranges import StartTimes
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.profiler.waste import JobAccount
 from lucid.store.sqlite import SqliteStore
 from lucid.web.starts import Forecasts
@@ -390,7 +390,7 @@ class Source:
         self.forecasts = Forecasts()
         self.uses = UseFolder(profiles_folder(settings))
         self.accounts: list[JobAccount] = []
-        """The accounts of every job of the last efficiency.days, and of those that run: what each held and wasted."""
+        """The accounts of every job of the last week, and of those that run: what each held and wasted."""
         self.account_of: dict[str, JobAccount] = {}
         self.promised: dict[tuple[str, str], tuple[float, float] | None] = {}
         """The promised speeds of pairs, host's and guest's, by guest and host."""
@@ -506,7 +506,7 @@ class Source:
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
-            seen, times = stored_plan(store, stored_snapshot_data(store)), start_times_of(store.view(START_TIMES))
+            seen, times = stored_plan(store, stored_view(store)), start_times_of(store.view(START_TIMES))
             view = View(self._version + 1, seen, status, times)
             view = self._foresee(store, view)
         view.warm()

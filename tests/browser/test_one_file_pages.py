@@ -18,7 +18,7 @@ from lucid.core.job import Job
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.page import additive_page, tree_page
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics

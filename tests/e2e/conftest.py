@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from box import Box
+from daemon_box import Lucidd
 from mps_box import mps_on
 from warden import Warden
 
@@ -85,6 +86,15 @@ def box(testbed: Box, pytestconfig: pytest.Config) -> Iterator[Box]:
     yield testbed
     pytestconfig.stash[WARDEN].mend()  # what is broken cannot be cleared
     testbed.clear()
+
+
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lucidd]:
+    """One that runs, with the options that the module's ``LUCIDD`` names."""
+    daemon = Lucidd(box, tmp_path / "state", **getattr(request.module, "LUCIDD", {}))
+    daemon.start()
+    yield daemon
+    daemon.close()
 
 
 @pytest.fixture

@@ -24,11 +24,9 @@ REPO = Path(__file__).resolve().parents[2]
 LIGHT = JobProfile(20.0, 10.0, 4000.0)
 
 
-def with_fixed(section: str, key: str, value: float) -> Sequence[str]:
-    """A lucidd with another value of a field that no file sets: ``program`` of ``Lucidd``."""
-    words = f"from lucid.config import live; d = live.{section}; d.model_fields[{key!r}].default = {value}; "
-    again = "d.model_rebuild(force=True); live.DaemonSettings.model_rebuild(force=True); "
-    return "-c", f"{words}{again}from lucid.daemon.__main__ import main; main()"
+def with_constant(module: str, name: str, value: float) -> Sequence[str]:
+    """A lucidd with another value of a constant: ``program`` of ``Lucidd``."""
+    return "-c", f"import {module}; {module}.{name} = {value}; from lucid.daemon.__main__ import main; main()"
 
 
 def has_measured(daemon: Lucidd, program: str) -> None:

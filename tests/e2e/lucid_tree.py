@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,29 +28,38 @@ BIN = "/opt/lucid/bin"
 
 
 def with_lucids_needs(layout: Layout) -> Layout:
-    """The layout over a tree that has a whole Python, and Lucid's dependencies for it. The tree is made if it is not
-    there; where it cannot be made, the test is skipped with the reason."""
+    """The layout over a tree that has a whole Python, and Lucid's dependencies for it."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"]["web"]]
+    return grown(layout, "lucid", needs, ["python3"], lambda part: _make(part, needs))
+
+
+def grown(
+    layout: Layout, name: str, needs: Sequence[str], packages: Sequence[str], fill: Callable[[Path], None]
+) -> Layout:
+    """The layout over a copy of its tree with these Debian packages and what ``fill`` puts there. It is made once for
+    these ``needs``; where it cannot be made, the test is skipped with the reason."""
     digest = hashlib.sha256("\n".join(needs).encode()).hexdigest()[:8]
-    wanted = replace(layout, built=f"{layout.built}-lucid-{digest}")
+    wanted = replace(layout, built=f"{layout.built}-{name}-{digest}")
     tree.build(layout, print)
     with tree.locked(layout.cache / f"{wanted.tree.name}.lock"):
         if not wanted.tree.is_dir():
             part = wanted.tree.with_name(f"{wanted.tree.name}.part")
             shutil.rmtree(part, ignore_errors=True)
-            _make(layout.tree, part, needs)
+            print(f"{part.name}: what {name} needs beside Slurm (once; one to three minutes)", file=sys.stderr)
+            subprocess.run(["cp", "-a", "--reflink=auto", layout.tree, part], check=True)
+            give_network(Box(part))
+            (part / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")  # a package starts no service here
+            (part / "usr/sbin/policy-rc.d").chmod(0o755)
+            _must("chroot", str(part), "apt-get", "install", "--yes", "-qq", "--no-install-recommends", *packages)
+            _must("chroot", str(part), "apt-get", "clean")
+            shutil.rmtree(part / "var/lib/apt/lists")
+            fill(part)
             part.rename(wanted.tree)
     return wanted
 
 
-def _make(bare: Path, part: Path, needs: list[str]) -> None:
-    print(f"{part.name}: Lucid's dependencies beside Slurm (once; one to three minutes)")
-    subprocess.run(["cp", "-a", "--reflink=auto", bare, part], check=True)
-    give_network(Box(part))
-    _must("chroot", str(part), "apt-get", "install", "--yes", "-qq", "--no-install-recommends", "python3")
-    _must("chroot", str(part), "apt-get", "clean")
-    shutil.rmtree(part / "var/lib/apt/lists")
+def _make(part: Path, needs: list[str]) -> None:
     lib = "/opt/lucid/needs"
     version = max(path.name.removeprefix("python") for path in (part / "usr/lib").glob("python3.*"))
     _must(

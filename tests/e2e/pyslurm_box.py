@@ -71,7 +71,6 @@ def main() -> None:
     import time
 
     from lucid.slurm.client import Breaker
-    from lucid.slurm.commands import CommandClient
     from lucid.slurm.pyslurm import PyslurmClient
 
     out = sys.stdout.buffer
@@ -84,7 +83,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            client = client or PyslurmClient(breaker, CommandClient([], breaker))
+            client = client or PyslurmClient([], breaker)
             answer = True, getattr(client, name)(*given)
         except Exception as error:
             answer = False, error

@@ -17,15 +17,16 @@ import subprocess
 import sys
 import time
 
-UNITS = pathlib.Path("/etc/systemd/system")
+UNITS = (pathlib.Path("/etc/systemd/system"), pathlib.Path("/usr/lib/systemd/system"))
 STATE = pathlib.Path("/srv/stand-in")
 
 
 def unit(name: str) -> dict[str, list[str]]:
     """The settings of a unit."""
-    path = UNITS / (name if "." in name else f"{name}.service")
-    if not path.exists():
-        sys.exit(f"systemctl: {path}: there is no such unit")
+    found_in = [folder / (name if "." in name else f"{name}.service") for folder in UNITS]
+    path = next((path for path in found_in if path.exists()), None)
+    if path is None:
+        sys.exit(f"systemctl: {name}: there is no such unit")
     found: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         key, equals, value = line.partition("=")
@@ -187,7 +188,7 @@ def main(words: list[str]) -> None:
         elif verb in ("stop", "disable") and (now or verb == "stop"):
             stop(name)
     if verb == "daemon-reload":
-        for path in [*UNITS.glob("lucid*.service"), *UNITS.glob("lucid*.timer")]:
+        for path in (path for folder in UNITS for path in folder.glob("lucid*.[st]*")):
             assert unit(path.name), path
 
 

@@ -15,7 +15,7 @@ from testbed import cli
 from testbed.settings import layout_from
 
 pytestmark = pytest.mark.slow
-CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign"
+CAMPAIGN = Path(__file__).resolve().parents[2] / "tools/campaign"
 
 
 @pytest.fixture(autouse=True)

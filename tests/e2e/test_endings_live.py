@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from box import Box
 from daemon_box import Lucidd
 
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state", mode="observe")
-    daemon.start()
-    yield daemon
-    daemon.close()
+LUCIDD = {"mode": "observe"}
 
 
 def test_the_cause_of_each_end_is_named(box: Box, lucidd: Lucidd) -> None:

@@ -21,14 +21,6 @@ def broken(box: Box) -> Breakage:
     return Breakage(box)
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
-
-
 def pair(box: Box, seconds: int) -> list[str]:
     """Two jobs of the same user, running on the same GPU."""
     ids = [box.sbatch("--gres=gpu:1", "-p", "vc-a", "-J", f"p{n}", script=RUNS.format(seconds)) for n in range(2)]

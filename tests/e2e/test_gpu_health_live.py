@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from daemon_box import LIGHT, REPO, Lucidd, has_measured, with_fixed
+from daemon_box import LIGHT, REPO, Lucidd, has_measured, with_constant
 
 from lucid.profiler.summary import Summary
 from nvml_emulator import GPU_IS_LOST, Board, Gpu, build, node_environment, uuid_of
@@ -44,7 +44,7 @@ class Node:
 @pytest.fixture
 def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     more = "lease_s = 6\n[daemon.gpu_health]\nmost_share = 0.2"
-    program = with_fixed("GpuHealthSettings", "placeholder_s", 60.0)
+    program = with_constant("lucid.slurm.cluster", "PLACEHOLDER_S", 60.0)
     one = Lucidd(box, tmp_path / "lucidd", restarts="", more=more, program=program)
     has_measured(one, "train")
     one.start()

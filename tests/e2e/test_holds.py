@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from box import Box
 from daemon_box import Lucidd
-
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "lucidd")
-    one.start()
-    yield one
-    one.close()
-    box.stop_beating()
 
 
 def fill(box: Box) -> list[str]:

@@ -3,21 +3,10 @@ waits for GPUs that they cannot have yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from box import Box
 from daemon_box import Lucidd
 
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "lucidd", restarts="")
-    one.start()
-    yield one
-    one.close()
-    box.stop_beating()
+LUCIDD = {"restarts": ""}
 
 
 def verbs(lucidd: Lucidd, job: str) -> list[str]:

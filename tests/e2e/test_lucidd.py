@@ -9,7 +9,6 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,6 @@ from lucid.core.job import JobProfile
 
 SHOW = "echo GPUS=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo STEP=$CUDA_VISIBLE_DEVICES'; sleep {}"
 HEAVY = JobProfile(99.0, 95.0, 20000.0)
-
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
 
 
 def shards(box: Box, number: str) -> str:

@@ -43,17 +43,25 @@ class Packages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.now, self.next = self.both("deb")
-        self.node = next(self.now.parent.glob("lucid-node_*.deb"))
 
-    def both(self, kind: str) -> tuple[Path, Path]:
+    @property
+    def now(self) -> Path:
+        return self.made("deb", "now")
+
+    @property
+    def next(self) -> Path:
+        return self.made("deb", "next")
+
+    @property
+    def node(self) -> Path:
+        return next(self.now.parent.glob("lucid-node_*.deb"))
+
+    def made(self, kind: str, name: str) -> Path:
         with tree.locked(self.folder / "lock"):
-            built = self.folder / f"{kind}.built"
+            built = self.folder / f"{kind}.{name}.built"
             if not built.exists():
-                following = self._build(kind, self._next_version(), "next")
-                built.write_text(f"{self._build(kind, REPO, 'now')}\n{following}\n")
-            now, following = map(Path, built.read_text().splitlines())
-            return now, following
+                built.write_text(str(self._build(kind, REPO if name == "now" else self._next_version(), name)))
+            return Path(built.read_text())
 
     def _next_version(self) -> Path:
         source = self.folder / "source"
@@ -313,7 +321,7 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
     if not shutil.which("rpm") or not shutil.which("rpmbuild"):
         pytest.skip("rpm and rpmbuild are not installed here: make rpm")
     root, before = host.root, host.slurm_files()
-    now, following = packages.both("rpm")
+    now, following = packages.made("rpm", "now"), packages.made("rpm", "next")
     host.sh(f"apt-get install --yes python{PYTHON}")  # the deb's dependency, gone with nobody
 
     def rpm(*words: str, fails: bool = False) -> str:

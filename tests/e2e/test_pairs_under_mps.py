@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,6 @@ from box import Box
 from daemon_box import Lucidd
 
 SHOW = "echo PIPE=$CUDA_MPS_PIPE_DIRECTORY; echo FENCE=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; sleep 25"
-
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
 
 
 def daemons(folder: Path) -> list[list[str]]:

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from box import Box
-from daemon_box import Lucidd, with_fixed
+from daemon_box import Lucidd, with_constant
 from test_windows_live import window
 
-EVERY_PLAN = with_fixed("DaemonSettings", "record_every_s", 0.0)
+EVERY_PLAN = with_constant("lucid.store.plan_records", "EVERY_S", 0.0)
 """lucidd, which records each plan instead of one in 30 s."""
 SHORT = ("-p", "vc-a", "--gres=gpu:1", "-J", "train", "-t", "60")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from daemon_box import Lucidd
 from test_fail_open import release
 
 NOWHERE = "/nonexistent/heartbeat"
-
-
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state")
-    daemon.start()
-    yield daemon
-    daemon.close()
 
 
 def systemctl(folder: Path, jobs: str) -> str:

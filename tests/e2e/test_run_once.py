@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from box import Box
 from daemon_box import Lucidd
 
@@ -16,12 +12,7 @@ ONCE = {
 """Scripts that cannot be started over."""
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    daemon = Lucidd(box, tmp_path / "state", restarts="")
-    daemon.start()
-    yield daemon
-    daemon.close()
+LUCIDD = {"restarts": ""}
 
 
 def shards(box: Box, number: str) -> str:

@@ -16,7 +16,7 @@ from pyslurm_box import PyslurmProcess, no_pyslurm
 
 from builders import at
 from lucid.errors import ActionRefused, ClusterUnavailable
-from lucid.slurm.client import Breaker, Changes, Inspector
+from lucid.slurm.client import Breaker, Changes
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.job import SlurmJob
 from testbed import daemons, host
@@ -29,26 +29,27 @@ def commands(box: Box, breaker: Breaker) -> CommandClient:
     return CommandClient(["chroot", "--userspec=lucid", str(box.root)], breaker)
 
 
-def make(box: Box, kind: str) -> Inspector:
+def make(box: Box, kind: str) -> CommandClient:
     if kind == "commands":
         return commands(box, Breaker(time.monotonic))
-    return cast("Inspector", PyslurmProcess(box))
+    return cast("CommandClient", PyslurmProcess(box))
 
 
 @pytest.fixture(params=["commands", "pyslurm"])
-def client(request: pytest.FixtureRequest, box: Box) -> Iterator[Inspector]:
+def client(request: pytest.FixtureRequest, box: Box) -> Iterator[CommandClient]:
     if request.param == "pyslurm" and (why := no_pyslurm(box)):
         pytest.skip(why)
     made = make(box, request.param)
     yield made
-    made.close()
+    if isinstance(made, PyslurmProcess):
+        made.close()
 
 
-def see(client: Inspector, number: str) -> SlurmJob:
+def see(client: CommandClient, number: str) -> SlurmJob:
     return next(job for job in client.jobs() if job.id == number)
 
 
-def test_all_see_the_same(client: Inspector, box: Box) -> None:
+def test_all_see_the_same(client: CommandClient, box: Box) -> None:
     ids = [
         box.sbatch("--gres=gpu:1", "-H"),
         box.sbatch("--gpus=2", "-w", "n1", "-H"),
@@ -63,7 +64,7 @@ def test_all_see_the_same(client: Inspector, box: Box) -> None:
     assert client.partitions() == other.partitions()
 
 
-def test_all_see_the_same_reservations(client: Inspector, box: Box) -> None:
+def test_all_see_the_same_reservations(client: CommandClient, box: Box) -> None:
     assert not client.reservations(), "none is an answer"
     other = commands(box, Breaker(time.monotonic))
     with box.reserved("n[1-2]", "alice,bob", "flags=daily", start="now+1hour") as name:
@@ -76,7 +77,7 @@ def test_all_see_the_same_reservations(client: Inspector, box: Box) -> None:
         assert (one.end_s - one.start_s, abs(one.start_s - time.time() - 3600) < 60) == (3600.0, True)
 
 
-def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: Inspector, box: Box) -> None:
+def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gpus=2", "-H", script="sleep 60")
     client.update(
         number,
@@ -91,7 +92,7 @@ def test_a_held_job_is_sent_to_the_gpus_that_were_chosen(client: Inspector, box:
     assert (job.placement, job.extra) == (at("n2:1,3"), "lucid-gpus=1,3")
 
 
-def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector, box: Box) -> None:
+def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=1000", "-H", script="sleep 60")
     if isinstance(client, PyslurmProcess):
         pytest.skip("pyslurm does not tell --cpus-per-gpu as Slurm writes it: it is not for pack mode")
@@ -114,13 +115,13 @@ def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector,
     assert (job.placement, job.hosts_used) == (at("n2:1,3"), (("n2", 6, 2000),))
 
 
-def test_a_field_that_is_cleared_is_empty(client: Inspector, box: Box) -> None:
+def test_a_field_that_is_cleared_is_empty(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
     client.update(number, Changes(req_nodes=""))
     assert see(client, number).request.req_nodes == ""
 
 
-def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None:
+def test_a_pending_job_is_held_and_released(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "--begin=now+1hour", script="sleep 2")
     client.hold(number)
     assert see(client, number).held
@@ -129,7 +130,7 @@ def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None
     box.wait_ended(number)  # the hold set its begin time: by that job_submit.lua tells who holds
 
 
-def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: Inspector, box: Box) -> None:
+def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: CommandClient, box: Box) -> None:
     ids = [box.sbatch("--gres=gpu:1", "--begin=now+1hour") for _ in range(3)]
     begin_s = float(round(time.time()) + 1800)
     client.set_begin(ids, begin_s)
@@ -144,7 +145,7 @@ def priority(box: Box, number: str) -> int:
     return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
 
 
-def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector, box: Box) -> None:
+def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: CommandClient, box: Box) -> None:
     box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 600")
     one = box.sbatch("--gres=gpu:4", "-p", "vc-b")
     array = box.sbatch("--gres=gpu:4", "-p", "vc-b", "--array=1-2")
@@ -156,7 +157,7 @@ def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector,
         assert abs(priority(box, target) - before) <= 100
 
 
-def test_a_running_job_is_requeued(client: Inspector, box: Box) -> None:
+def test_a_running_job_is_requeued(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
     client.requeue_hold(number)
@@ -169,7 +170,7 @@ def test_a_running_job_is_requeued(client: Inspector, box: Box) -> None:
     assert see(client, over).ended
 
 
-def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
+def test_what_slurm_declines_is_a_refusal(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
     for target, changes in ((number, Changes(req_nodes="n2")), ("999999", Changes(site_factor=1))):
@@ -177,7 +178,7 @@ def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
             client.update(target, changes)
 
 
-def test_what_the_doctor_asks_is_answered(client: Inspector, box: Box) -> None:
+def test_what_the_doctor_asks_is_answered(client: CommandClient, box: Box) -> None:
     config = client.config()
     assert {"gpu", "shard"} <= set(config["GresTypes"].split(","))
     assert config["Prolog"] == "/etc/slurm/lucid/prolog.d/*"
@@ -212,7 +213,7 @@ def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box) -> None:
         client.close()
 
 
-def test_shares_are_told_by_account_and_user(client: Inspector, box: Box) -> None:
+def test_shares_are_told_by_account_and_user(client: CommandClient, box: Box) -> None:
     found = client.fair_shares()
     assert {("research", "alice"), ("research", "bob"), ("teaching", "carol")} <= found.keys()
     assert all(0.0 <= factor <= 1.0 for factor in found.values())

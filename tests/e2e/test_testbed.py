@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from box import Box
 
-from lucid.setup.check import check_installation
+from lucid.setup.install import check_installation
 from testbed import cli, host
 from testbed.ports import claimed
 from testbed.settings import TestbedError, layout_from

@@ -13,13 +13,13 @@ from box import Box
 from daemon_box import Lucidd
 from sampler_box import Emulated, SamplerBeside
 
-from lucid.config.load import load_settings
+from lucid.config.load import load_settings, profiles_folder
 from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.daemon.reporting.waste_inputs import MetricsSource, job_accounts
 from lucid.node.processes import JobSpec, Owners
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
 from lucid.profiler import use as use_of_gpus
+from lucid.profiler import waste
 from lucid.store.sqlite import SqliteStore
 from prometheus_box import Exporter, Prometheus, make, plain
 
@@ -88,8 +88,9 @@ def test_two_kinds_of_waste_are_found_and_a_working_job_is_left_alone(
     finally:
         beside.close()
     settings = load_settings(lucidd.folder / "lucid.toml")
-    bounds = {"idle_start_s": 8.0, "idle_after_s": 8.0, "empty_s": 8.0, "least_gpu_h": 0.0}
-    scaled = settings.model_copy(update={"efficiency": settings.efficiency.model_copy(update=bounds)})
+    for name, bound in (("IDLE_START_S", 8.0), ("EMPTY_S", 8.0), ("LEAST_GPU_H", 0.0)):
+        monkeypatch.setattr(waste, name, bound)
+    scaled = settings.changed({"efficiency.idle_after_s": 8.0})
     accounts = {
         account.job.name: account
         for account in job_accounts(store, UseFolder(profiles_folder(settings)), scaled, time.time())

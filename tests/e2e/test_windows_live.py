@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from box import Box
@@ -17,13 +16,7 @@ from lucid.store.sqlite import SqliteStore
 HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
 
 
-@pytest.fixture
-def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "state", restarts="")
-    one.start()
-    yield one
-    one.close()
-    box.stop_beating()
+LUCIDD = {"restarts": ""}
 
 
 @contextmanager

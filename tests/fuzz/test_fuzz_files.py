@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile import Hostile, inputs, only_our_errors, short
-from pydantic import BaseModel
 
 from lucid.config.load import Settings, load_settings
+from lucid.config.section import Section, is_table, keys_of
+from lucid.core.codec import to_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.daemon.modes import switches_of
@@ -80,7 +80,7 @@ def test_summaries(tmp_path: Path) -> None:
             found = {reading.job_id: reading.profile for reading in source.new()}
             assert found["900001"] == PROFILE, content[:500]
             for profile in found.values():
-                json.dumps(asdict(profile), allow_nan=False).encode()
+                json.dumps(to_json(profile), allow_nan=False).encode()
 
 
 def test_a_fifo_in_place_of_a_file_stops_nobody(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_heartbeat_pairs_and_holders(tmp_path: Path) -> None:
 
 
 ROWS: dict[str, tuple[str, Any]] = {
-    "notes": ("UPDATE notes SET data = ? WHERE job_id = '7'", asdict(NOTE)),
-    "profiles": ("UPDATE profiles SET data = ? WHERE job_id = '7'", asdict(PROFILE)),
-    "ended": ("UPDATE ended SET job = ? WHERE job_id = '9'", asdict(ENDED.job)),
-    "predictions": ("UPDATE predictions SET data = ? WHERE job_id = '7'", asdict(Prediction(5.0, "x"))),
+    "notes": ("UPDATE notes SET data = ? WHERE job_id = '7'", to_json(NOTE)),
+    "profiles": ("UPDATE profiles SET data = ? WHERE job_id = '7'", to_json(PROFILE)),
+    "ended": ("UPDATE ended SET job = ? WHERE job_id = '9'", to_json(ENDED.job)),
+    "predictions": ("UPDATE predictions SET data = ? WHERE job_id = '7'", to_json(Prediction(5.0, "x"))),
     "views": ("INSERT OR REPLACE INTO views VALUES ('status', ?)", {"a": [1, 2]}),
     "settings": ("INSERT OR REPLACE INTO settings VALUES ('mode.vc', ?)", "pack was=order since=5"),
     "decisions": ("UPDATE decisions SET reasons = ?", []),
@@ -133,7 +133,7 @@ def store(tmp_path: Path) -> SqliteStore:
     lease = made.take_lease("x", 0.0, 1e9)
     assert lease is not None
     for job in ("7", "900001"):
-        made.put_notes([JobNote(**{**asdict(NOTE), "job_id": job})], lease.token)
+        made.put_notes([JobNote(**{**to_json(NOTE), "job_id": job})], lease.token)
         made.put_profile(ProfileRow(job, "ada", "x", 1, PROFILE, 5.0), job, lease.token)
         made.put_predictions([PredictionRow(job, 5.0, "ada", Prediction(5.0, "x"))], lease.token)
     made.put_decisions([DecisionRow(5.0, "7", "vc", "start", ())], lease.token)
@@ -168,7 +168,7 @@ def test_rows_of_the_store(store: SqliteStore) -> None:
         with only_our_errors(f"rows of {table}", given):
             assert store.notes()["900001"].as_written == NOTE.as_written
             assert store.notes()["7"].job_id == "7", "a note is never lost as a whole"
-            json.dumps([asdict(note) for note in store.notes().values()], allow_nan=False)
+            json.dumps([to_json(note) for note in store.notes().values()], allow_nan=False)
             assert store.profiles()["900001"].profile == PROFILE
             assert "900001" in {ended.job.id for ended in store.ended()}
             for read in (
@@ -203,19 +203,16 @@ every_h = 6.0
 """
 
 
-def keys_of(section: Any, path: str = "") -> list[tuple[str, str]]:
+def keys_below(section: type[Section], path: str = "") -> list[tuple[str, str]]:
     found = []
-    for name, value in section:
-        if isinstance(value, BaseModel):
-            found += keys_of(value, f"{path}.{name}".strip("."))
-        else:
-            found.append((path, name))
+    for name, kind in keys_of(section).items():
+        found += keys_below(kind, f"{path}.{name}".strip(".")) if is_table(kind) else [(path, name)]
     return found
 
 
 def test_lucid_toml(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
-    keys = [(table, key) for table, key in keys_of(Settings()) if table]
+    keys = [(table, key) for table, key in keys_below(Settings) if table]
 
     def made_up(draw: Hostile) -> bytes:
         table, key = draw.choice(keys)

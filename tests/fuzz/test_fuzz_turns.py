@@ -90,7 +90,6 @@ def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
             "state_dir": str(tmp_path),
             "heartbeat": str(tmp_path / "beat"),
             "first_guess_s": 60.0,
-            "record_every_s": 0,
         },
     }
     store = SqliteStore(tmp_path / "lucid.db", left_out=slurm.left_out)

@@ -76,7 +76,9 @@ def test_every_row_of_the_store_is_read(left: Path, tmp_path: Path) -> None:
         "notes": len(store.notes()), "profiles": len(store.profiles()), "decisions": len(store.decisions()),
         "actions": len(store.actions()), "ended": len(store.ended()), "settings": len(store.settings()),
     }  # fmt: skip
+    left_out = store.left_out.summary()
     store.close()
+    assert left_out == {}
     assert counts == {"notes": 89, "profiles": 8, "decisions": 543, "actions": 284, "ended": 24, "settings": 1}
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from kept import HERE
 
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
@@ -28,7 +28,7 @@ from lucid.simulator.traces.synth import synthesise
 
 DATA = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
 FILE = HERE / "schedules.json"
-WAYS: dict[str, dict[str, Any]] = {"": {}, " lending": {"lends": True}, " as live": {"as_live": True}}
+WAYS: dict[str, dict[str, Any]] = {"": {}, " lending": {"lends": True}, " as live": {"semantics": Semantics.AS_LIVE}}
 MONTHS = [(seed, way, "lucid") for seed in (21, 22, 31, 32, 33, 34) for way in WAYS]
 MONTHS += [(seed, "", "backfill") for seed in (21, 22, 31, 32, 33, 34)]
 PACKS = list(product(("P0", "P1"), (Semantics.PUBLISHED, Semantics.HONEST), ("fifo", "srtf", "tiresias", "lucid")))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.predictors import read_estimates
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.read import read_trace, sniff
 from lucid.simulator.traces.record import Trace

@@ -109,7 +109,7 @@ def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
     parted = 0
     for seed in range(examples(60)):
         rng = random.Random(seed)
-        watch, running, nodes = Partings(0.5, "asked"), [], _NODES
+        watch, running, nodes = Partings("asked"), [], _NODES
         for n in range(_STEPS):
             if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
                 running = _step(rng, running, n, odd=False)
@@ -117,7 +117,7 @@ def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
                 nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
             partition = Partition("vc", nodes, running=tuple(running))
             found = watch(partition)
-            assert found == Partings(0.5, "asked")(partition)
+            assert found == Partings("asked")(partition)
             assert found == watch(partition)
             parted += len(found)
     assert parted > 5
@@ -129,7 +129,7 @@ def _rules(rng: random.Random) -> PolicySettings:
         profiling={"enabled": False},
         packing={"gss": rng.choice([0, 2, 4]), "when_calm": rng.random() < 0.5},
         fairness={"estimates": rng.choice(["always", "never"])},
-        reservation={"enabled": rng.random() < 0.7, "after_wait_s": 0.0, "most_share": 0.9},
+        reservation={"enabled": rng.random() < 0.7, "most_share": 0.9},
     )
 
 

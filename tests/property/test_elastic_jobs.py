@@ -24,8 +24,8 @@ from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
 from lucid.orchestrator.registry import make_policy
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.training import Application
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
@@ -133,7 +133,7 @@ def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> Non
         assert item.learning.epochs * min(table) + (0.0 if moves else lost_s) <= ran_s + 1e-3
         most_lost_s = lost_s + moves * max(overheads.rescale_s, overheads.elastic_start_s)
         assert ran_s <= item.learning.epochs * max(table) + most_lost_s + 1e-3
-    assert cluster.busy_gpus == 0
+    assert cluster.jobs.busy_gpus == 0
     assert policy.rounds == list(range(len(policy.rounds))), "the memory did not ride from plan to plan"
 
 

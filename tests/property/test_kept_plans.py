@@ -10,6 +10,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
 from examples import Dice, tried
@@ -64,7 +65,7 @@ def some_waiting_vc(rng: random.Random) -> Snapshot:
         job = a_job(f"p{i}", 1 if queued else rng.randint(1, gpus), first_s + i, rank=i)
         profile = (MIDDLE if i else HEAVY) if queued else rng.choice(PROFILES)
         found = some_guess(rng, profile, queued)
-        predictions[job.id] = replace(found, duration_s=1.0) if queued and not i else found
+        predictions[job.id] = structs.replace(found, duration_s=1.0) if queued and not i else found
         pending.append(Pending(job, job.submit_s, profile))
     return Snapshot(now_s, {"vc": Partition("vc", nodes, tuple(pending), tuple(running))}, predictions=predictions)
 
@@ -95,7 +96,7 @@ def test_nodes_kept_for_a_turn_move_too() -> None:
 def is_the_plan_made_anew(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)
     rules = {
-        "reservation": {"after_wait_s": rng.choice([0.0, 0.0, 800.0]), "most_share": rng.choice([0.5, 0.5, 0.9])},
+        "reservation": {"most_share": rng.choice([0.5, 0.5, 0.9])},
         "backfill": {
             "weight_age": rng.choice([0.0, 100.0]),
             "max_age_s": 1000.0,

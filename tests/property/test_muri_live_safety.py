@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from builders import VC, check_plan, guess, part, policy, snap
 from lucid.core.decision import Hold, Regroup, Start
@@ -80,7 +81,9 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
     partition, known = cluster(rng)
     entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
     guesses = {
-        e.job.id: replace(guess(rng.choice([1.0, 1e3, 1e7])).within(e.job.time_limit_s), stages=known[e.job.id])
+        e.job.id: structs.replace(
+            guess(rng.choice([1.0, 1e3, 1e7])).within(e.job.time_limit_s), stages=known[e.job.id]
+        )
         for e in entries
     }
     muri = {"patience_s": rng.choice([80.0, 1e6])}
@@ -118,7 +121,9 @@ def test_the_random_scenes_make_groups_and_pairs_from_outside() -> None:
         seed = next(seeds)  # and there have to be as many as this in 150 scenes
         partition, known = cluster(random.Random(seed))
         entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
-        guesses = {e.job.id: replace(guess(1e3).within(e.job.time_limit_s), stages=known[e.job.id]) for e in entries}
+        guesses = {
+            e.job.id: structs.replace(guess(1e3).within(e.job.time_limit_s), stages=known[e.job.id]) for e in entries
+        }
         made = policy("muri-l", muri={"patience_s": 1e6}).plan(snap(100.0, partition, predictions=guesses))
         for action in made.partitions[VC].actions:
             if isinstance(action.decision, Start | Regroup):

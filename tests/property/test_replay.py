@@ -21,7 +21,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.models.throughput.model import ArrivalForecaster
 from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.registry import BUILT_IN, make_policy
-from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.truth import Interleaving
 from lucid.simulator.engine import run
 from lucid.simulator.layout import NodeShape
@@ -35,7 +35,6 @@ RULES: dict[str, dict[str, Any]] = {
     "pollux": {"interval_s": ROUND_S, "population": 8, "generations": 4},
     "optimus": {"interval_s": ROUND_S},
     "tiresias": {"threshold_gpu_s": 200.0},
-    "reservation": {"after_wait_s": 50.0},
 }
 MOST_CYCLES = 25
 

@@ -18,7 +18,7 @@ from examples import examples
 from lucid.binder import candidates
 from lucid.binder import parting as unpack
 from lucid.binder.binder import Binder
-from lucid.binder.rules import ALL_HOLD, Guest
+from lucid.binder.rules import ORDER, Guest
 from lucid.config.policy import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -26,7 +26,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.reasons.queue import FairOrder
-from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
+from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity import timeline
@@ -79,7 +79,7 @@ def some_rules(rng: random.Random) -> PolicySettings:
             "partner": rng.choice(["best", "first"]),
         },
         fairness={"share_bound": rng.choice([1.0, 2.0])},
-        reservation={"enabled": rng.random() < 0.5, "after_wait_s": 0.0, "most_share": 0.9},
+        reservation={"enabled": rng.random() < 0.5, "most_share": 0.9},
     )
 
 
@@ -311,10 +311,9 @@ def some_packing(rng: random.Random) -> PackingSettings:
         "unparted_harm": rng.choice([0.0, 0.3, 1.0]),
         "priority_ratio": rng.choice([None, 0.5, 2.0]),
         "least_pair_speed": rng.choice([0.0, 0.54, 0.85, 1.0]),
-        "waiting_pair_work": rng.choice([0.0, 0.57 + 0.53, 1.1, 1.7, 2.0]),
         "least_partner_remaining_s": rng.choice([0.0, 300.0, 1e4]),
     }
-    return some_rules(rng).packing.model_copy(update=limits)
+    return some_rules(rng).packing.changed(limits)
 
 
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
@@ -343,23 +342,20 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
                 waits=rng.random() < 0.7,
                 duration_s=known.duration_s,
             )
-            found = binder._candidates(entry.job)
+            candidates = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
-            for other in (*found.lasting.values(), *found.ending.values()):
-                told = binder._compared.reasons(wish, other)
-                if isinstance(told[-1], ShareScores):
-                    assert other.score > gss - known.share_score
-                    continue
-                if other.entry.job.id in found.ending:
+            for other in (*candidates.lasting.values(), *candidates.ending.values()):
+                told, speed, refused_by = found = binder._compared.judge(wish, other)
+                if other.entry.job.id in candidates.ending:
                     fits = binder._compared.fit(wish, other)
                     assert isinstance(told[-1], PartnerOutlasts if fits else GpuMemory)
                     continue
-                failed, speed = binder._compared.judge(wish, other)
-                assert (failed == ALL_HOLD) is all(told), f"seed {seed}: {told}"
+                assert all(told[:-1]), f"seed {seed}: {told}"
+                assert (found.failed == len(ORDER)) is (refused_by is None) is all(told)
                 passed += all(told)
-                if failed < ALL_HOLD:
+                if not all(told):
                     refused[type(told[-1]).__name__] += 1
-                    far.append((failed, len(told)))
+                    far.append((found.failed, len(told)))
                 else:
                     speeds = [(r.own, r.other) for r in told if isinstance(r, PairSpeed)]
                     assert speed == (2.0 if speeds[0][0] is None else sum(speeds[0]))
@@ -378,5 +374,5 @@ def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
     )
     capacity = {"n0": 24576.0}
     for rule in (unpack._unstable, unpack._outgrows, unpack._slowed):
-        assert [*rule(quiet, beside, capacity, 0.9)] == []
-    assert unpack.Partings(0.9, "allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []
+        assert [*rule(quiet, beside, capacity)] == []
+    assert unpack.Partings("allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []

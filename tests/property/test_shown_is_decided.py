@@ -22,7 +22,7 @@ from lucid.daemon.reporting.replan import LastPlan
 from lucid.daemon.reporting.starts import starts_ahead
 from lucid.explain.queue_rows import QueueRow, queue_rows
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.store.view import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 BARE = {"profiling": {"enabled": False}}
 
@@ -47,16 +47,8 @@ def _through_json(data: Any) -> Any:
 
 def as_shown(snapshot: Snapshot, plan: Plan, name: str, rules: dict[str, object]) -> list[QueueRow]:
     """What the queue shows of a plan that went through lucidd's store."""
-    picture = json.loads(
-        json.dumps({**snapshot_to_dict(snapshot), "plan": plan_to_dict(plan), "wake_s": plan.wake_s})
-    )
-    seen = snapshot_from_dict(picture)
-    last = LastPlan(
-        seen,
-        plan_from_dict(picture["plan"], seen.now_s, picture["wake_s"]),
-        {VC: "pack"},
-        policy=LivePolicy(name, rules_of(**rules)),
-    )
+    seen = view_from(json.dumps(view_to_dict(snapshot, plan)))
+    last = LastPlan(seen.snapshot(), seen.plan(), {VC: "pack"}, policy=LivePolicy(name, rules_of(**rules)))
     predictor = FixedPredictor(speed=contention_speeds)
     ahead = forecast(last.snapshot, last.plan, last.policy.make(predictor), 2_000)
     return queue_rows(last, starts_ahead(last.snapshot, ahead, last.times))

@@ -10,10 +10,11 @@ import pytest
 
 from builders import FixedPredictor, Tape, a_job, a_trace, nodes, part, replay, snap, waits
 from examples import tried
-from lucid.config.policy import BackfillSettings, ReservationSettings
+from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Start
 from lucid.core.node import Node
 from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.capacity.reservations import PATIENCE_S
 from lucid.orchestrator.policies import shadow as plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
@@ -101,8 +102,6 @@ def test_the_shadow_tests_as_many_jobs_of_its_queue_as_slurm_does(monkeypatch: p
 
 
 QUEUE = (("first", 3), ("large", 4), ("small", 1))
-
-PATIENCE_S = ReservationSettings().patience_s
 
 
 def check_nobody_passes(tape: Tape) -> int:

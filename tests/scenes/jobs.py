@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.traces.record import TraceJob
 
+HOME = f"u{os.geteuid()}"
+"""Where what belongs to a job of this user lies, below a common folder."""
 VC = "vc"
 LIGHT = JobProfile(gpu_util=10.0, mem_util=5.0, gpu_mem_mib=4000.0)
 """Beside another of its kind it runs at more than 0.99 of its speed."""

@@ -98,6 +98,6 @@ def damaged(data: Any, where: tuple[str | int, ...], value: object) -> Any:
     if not where:
         return value
     key, *rest = where
-    copy = list(data) if isinstance(data, list) else dict(data)
+    copy = list(data) if isinstance(data, list | tuple) else dict(data)
     copy[key] = damaged(data[key] if rest else None, tuple(rest), value)
     return copy

@@ -8,8 +8,7 @@ from typing import Any
 
 from builders import LIGHT
 from daemon_site import Site as SlurmSite
-from lucid.config.load import Settings
-from lucid.config.other import WebSettings
+from lucid.config.load import Settings, settings_from
 from lucid.web.app import build_app
 from lucid.web.source import Source
 from web_client import WebClient
@@ -31,8 +30,9 @@ class Pages:
             self.slurm.sampler.profiles[str(number)] = replace(LIGHT, workload="secret")
         self.slurm.submit("13", 2, run_s=100.0, user="bob", name="bobs", account="bobslab")
         self.slurm.turns(60.0)
-        self.web = WebSettings(**({"trusted_proxies": ("10.0.0.1",), "admins": ("root-ish",)} | (web or {})))
-        self.settings: Settings = self.slurm.settings.model_copy(update={"web": self.web})
+        given = {"trusted_proxies": ["10.0.0.1"], "admins": ["root-ish"]} | (web or {})
+        self.web = settings_from({"web": given}, "a test").web
+        self.settings: Settings = self.slurm.settings.changed({"web": self.web})
         self.source = Source(self.settings, folder / "lucid.toml", lambda: self.slurm.slurm.now)
         self.source.poll()
         self.source.account()

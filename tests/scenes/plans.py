@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Decision, PartitionPlan
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
@@ -84,7 +85,7 @@ class FixedPredictor:
 
 def settings(**sections: Mapping[str, Any] | Any) -> PolicySettings:
     """Policy settings from sections: ``settings(packing={"gss": 1})``."""
-    return PolicySettings.model_validate(sections)
+    return settings_from({"policy": sections}, "a test").policy
 
 
 def policy(name: str, predictor: Predictor | None = None, **sections: Any) -> Policy:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lucid.config.policy import OverheadSettings, ProfilingSettings
+from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Applied, Predictor
 from lucid.core.snapshot import Snapshot
-from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving
+from lucid.simulator.cluster.truth import ContentionTruth, Interference
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.jobs import nodes
@@ -31,36 +31,12 @@ def a_cluster(
     trace: Trace,
     layout: Mapping[str, Sequence[Node]] | None = None,
     *,
-    profiling_nodes: Sequence[Node] = (),
     profiled: Callable[[Job], bool] = lambda job: True,
-    interference: Interference | None = None,
-    overheads: OverheadSettings | None = None,
-    profiling: ProfilingSettings | None = None,
-    mend_survivors: bool = True,
-    interleaving: Interleaving | None = None,
-    agents: bool = False,
-    memory: PairMemory | None = None,
-    pooled: bool = False,
-    outages: Outages | None = None,
-    measured_before: bool = False,
+    **parts: Any,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
-    return SimulatedCluster(
-        trace,
-        layout or {vc: nodes(1, prefix=f"{vc}-") for vc in trace.vcs},
-        interference or ContentionTruth(),
-        overheads or OverheadSettings(),
-        profiling or ProfilingSettings(),
-        profiled,
-        profiling_nodes=profiling_nodes,
-        mend_survivors=mend_survivors,
-        interleaving=interleaving,
-        agents=agents,
-        memory=memory,
-        pooled=pooled,
-        outages=outages,
-        measured_before=measured_before,
-    )
+    layout = layout or {vc: nodes(1, prefix=f"{vc}-") for vc in trace.vcs}
+    return SimulatedCluster(trace, layout, profiled, Parts(**parts))
 
 
 class Tape:
@@ -98,11 +74,11 @@ def replay(
         layout,
         profiling_nodes=profiling_nodes,
         profiled=chosen.profiled,
-        interference=interference,
-        overheads=overheads,
+        interference=interference or ContentionTruth(),
+        overheads=overheads or OverheadSettings(),
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",
-        outages=outages,
+        outages=outages or Outages(),
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape, settings=settings(**sections), naive=naive)

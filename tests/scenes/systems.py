@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from applications import INIT, MODEL
 from builders import LIGHT, guess, part, runs, waits
 from lucid.core.decision import PartitionPlan, Regroup, Resize, Start
@@ -40,7 +42,7 @@ def guesses(
     """1,000 s for each unless told, within its time limit; and what is known of its stages."""
     known, lasts = stages or {}, durations_s or {}
     return {
-        entry.job.id: replace(
+        entry.job.id: structs.replace(
             guess(lasts.get(entry.job.id, 1000.0)).within(entry.job.time_limit_s), stages=known.get(entry.job.id)
         )
         for entry in entries

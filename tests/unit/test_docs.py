@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
+from msgspec import structs
 
 from benchmarks.__main__ import PARTS
 from docs.site.settings_page import field_texts, settings_example, settings_reference
 from lucid.cli.site.doctor import diagnose
-from lucid.config.load import Settings, load_settings, settings_from, simulation_keys
+from lucid.config.load import SIMULATED, Settings, load_settings, settings_from, simulation_keys
 from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, with_defaults
-from lucid.config.section import is_fixed, of_simulations
+from lucid.config.section import Section, is_table, keys_of
 from lucid.daemon.process import main
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
@@ -250,39 +250,35 @@ def _exists(name: str) -> bool:
 SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
-def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += fields(inner, f"{table}{name}.")
+def fields(section: type[Section], table: str = "") -> Iterator[tuple[str, str]]:
+    texts = field_texts(section)
+    for name, kind in keys_of(section).items():
+        if is_table(kind):
+            yield from fields(kind, f"{table}{name}.")
         else:
-            found.append((f"{table}{name}", field_texts(section).get(name, "")))
-    return found
+            yield f"{table}{name}", texts.get(name, "")
 
 
-def fixed(section: type[BaseModel], table: str = "") -> list[str]:
-    found = [f"{table}{name}" for name in section.model_fields if is_fixed(section, name)]
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found += fixed(field.annotation, f"{table}{name}.")
-    return found
+def studied(section: type[Section], table: str = "") -> Iterator[str]:
+    for field in structs.fields(section):
+        if is_table(field.type):
+            yield from studied(field.type, f"{table}{field.name}.")
+        elif field.name not in keys_of(section):
+            yield f"{table}{field.name}"
 
 
-FIXED = fixed(Settings)
-SET_BY_FILE = {name for name, _about in fields(Settings)}.difference(FIXED)
+SET_BY_FILE = {name for name, _about in fields(Settings)}
 
 
 def test_nobody_has_to_know_more_than_110_settings() -> None:
     assert len(SET_BY_FILE) <= 110
 
 
-def test_what_is_fixed_is_refused_by_line_and_name_in_a_file_and_taken_from_a_study(tmp_path: Path) -> None:
+def test_what_only_a_study_sets_is_refused_by_line_and_name_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
-    for name in FIXED:
+    for name in {*studied(Settings)} - {"given"}:
         table, _, key = name.rpartition(".")
-        value = attrgetter(name)(Settings())
-        path.write_text(f"[{table}]\n{key} = {json.dumps(1 if value is None else value)}\n")
+        path.write_text(f"[{table}]\n{key} = 1\n")
         with pytest.raises(ConfigError, match=re.escape(f"{path}: line 2: {name!r} is gone: no site set it")):
             load_settings(path)
     study = settings_from({"policy": {"reservation": {"most_share": 0.7}}}, "a study")
@@ -302,28 +298,19 @@ def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_chan
     # with every # in front of a key taken away: all the keys of lucidd, each at its default there
     path.write_text(re.sub(r"^#(\w+ = \S)", r"\1", text, flags=re.MULTILINE))
     given, plain = load_settings(path, live=True), Settings()
-    plain = plain.model_copy(update={"policy": with_defaults(plain.policy, LIVE_DEFAULTS)})
+    plain = plain.changed({"policy": with_defaults(plain.policy, LIVE_DEFAULTS, frozenset())})
     shown, table = set(), ""
     for line in text.splitlines():
         if found := re.match(r"\[(.+)\]$|#(\w+) =", line):
             table = found[1] or table
             shown |= {f"{table}.{found[2]}"} if found[2] else set()
-    wanted = {name for name in SET_BY_FILE if not of_simulation(name)}
+    simulated = tuple(f"{key}." for key in SIMULATED)
+    wanted = {name for name in SET_BY_FILE if not f"{name}.".startswith(simulated)}
     assert shown == wanted
     assert [name for name in sorted(wanted) if attrgetter(name)(given) != attrgetter(name)(plain)] == []
     words = " ".join(line.removeprefix("# ") for line in text.splitlines())
     said = {name: " ".join(about.replace("``", "`").split()) for name, about in fields(Settings)}
     assert [name for name in sorted(wanted) if said[name] not in words] == []
-
-
-def of_simulation(name: str) -> bool:
-    """Of simulations, or in a table that is."""
-    section, path = Settings, name.split(".")
-    for part in path:
-        if of_simulations(section, part) is not None:
-            return True
-        section = section.model_fields[part].annotation
-    return False
 
 
 def test_every_setting_says_what_it_is() -> None:
@@ -354,7 +341,7 @@ def test_lucidd_refuses_settings_of_simulations_and_simulate_takes_them(
 
 
 def test_lucidd_takes_the_settings_of_the_policy_that_it_runs() -> None:
-    data = {"daemon": {"policy": "muri-s"}, "policy": {"muri": {"unpack": False}, "pollux": {"p": 1.0}}}
+    data = {"daemon": {"policy": "tiresias"}, "policy": {"tiresias": {"threshold_gpu_s": 9.0}, "pollux": {"p": 1.0}}}
     assert simulation_keys(settings_from(data, "here")) == ["policy.pollux.p"]
     assert simulation_keys(settings_from({"policy": {"packing": {"gss": 1}}}, "here")) == []
     fair = {"daemon": {"policy": "optimus-drf"}, "policy": {"optimus": {"interval_s": 60.0}}}

@@ -1,4 +1,4 @@
-"""A node refused a job, so Slurm holds it itself: Lucid tries again, ``slurm.start_tries`` times, and no more."""
+"""A node refused a job, so Slurm holds it itself: Lucid tries again, ``START_TRIES`` times, and no more."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ MACHINE = {
     "time",
     "random",
 }
-HEAVY = {"numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "pydantic", "click", "rich", "jinja2"}
+HEAVY = {"numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "click", "rich", "jinja2"}
 """What the sampler, which runs beside jobs, never loads."""
 
 

@@ -13,10 +13,8 @@ from sbatch_fuzz.lines import Case, cases, parse
 from sbatch_fuzz.play import shortest
 from sbatch_fuzz.walk import Done, judge, steps
 from sbatch_fuzz.watch import Got, Run
-from slurm_suite.choice import Test, chosen, found_in, version_of
-from slurm_suite.difference import HEADING, Result, as_text, compare, limit_of, named_in
-from slurm_suite.kept import Kept
-from slurm_suite.printed import result_of, why_of
+from slurm_suite.choice import Test, chosen, found_in, result_of, version_of, why_of
+from slurm_suite.difference import HEADING, Kept, Result, as_text, compare, limit_of, named_in
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/differences.md"
 
@@ -211,7 +209,7 @@ def test_slower_is_more_than_three_seconds_and_half_as_much_again(after_s: float
 
 @pytest.mark.parametrize(("plain_s", "limit_s"), [(2.0, 300.0), (200.0, 400.0)])
 def test_with_lucid_a_slow_test_may_take_twice_as_long_as_on_plain_slurm(plain_s: float, limit_s: float) -> None:
-    assert limit_of(Result("pass", plain_s), 300.0) == limit_s
+    assert limit_of(Result("pass", plain_s)) == limit_s
 
 
 def test_tests_are_found_by_number_and_chosen_by_pattern(tmp_path: Path) -> None:

@@ -35,12 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--faults", default="all", help="all, none, or names separated by commas")
-    parser.add_argument(
-        "--quiet-s",
-        type=float,
-        default=180.0,
-        help="nothing moves for so long: the rest is stuck",
-    )
+    parser.add_argument("--quiet-s", type=float, default=180.0, help="nothing moves for so long: the rest is stuck")
     parser.add_argument("--out", type=Path, help="default: out/campaign/seed-SEED")
     parser.add_argument("--name", help="of its testbed; default: campaign-SEED")
     parser.add_argument("--sabotage", action="store_true", help="do harm once of each kind: all four must be found")

@@ -9,8 +9,6 @@ from typing import Any
 from lucid.core.placement import hosts_in
 from lucid.errors import LucidError
 
-__all__ = ["Broken", "Order", "Record", "Run", "Task", "runs_from"]
-
 ENDS = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
     | {"PREEMPTED"}
@@ -86,8 +84,6 @@ class Record:
     reason: str = ""
     seen_s: float = 0.0
     node: str = ""
-    requeued: bool = False
-    """It was seen to be stopped and put back by Slurm."""
 
     @property
     def over(self) -> bool:
@@ -141,11 +137,8 @@ def runs_from(text: str) -> list[Run]:
             case ["BEGIN", at, job, restart, nodes, beside]:
                 runs.append(Run(float(at), job, int(restart), nodes, beside == "beside"))
             case ["END", at, job, restart, code]:
-                same = [
-                    n
-                    for n, run in enumerate(runs)
-                    if (run.job, run.restart, run.ended_s) == (job, int(restart), None)
-                ]
+                began = job, int(restart), None
+                same = [n for n, run in enumerate(runs) if (run.job, run.restart, run.ended_s) == began]
                 run = runs.pop(same[-1]) if same else Run(float(at), job, int(restart), "", False)
                 runs.append(Run(run.began_s, run.job, run.restart, run.nodes, run.beside, float(at), int(code)))
             case _:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from campaign.site import Site
     from campaign.unit import Unit
 
-__all__ = ["FAULTS", "Fault", "Host", "listed"]
-
 
 @dataclass
 class Host:
@@ -43,13 +41,12 @@ class Fault:
     lasts_s: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """At least and at most; (0, 0): it is over at once."""
 
-    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any] | None:
         """Break it; returns facts for the timeline."""
         raise NotImplementedError
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> dict[str, Any] | None:
         """Mend it; returns facts for the timeline."""
-        return {}
 
 
 FAULTS: dict[str, type[Fault]] = {}

@@ -25,9 +25,8 @@ class _Wound(Fault):
         fresh.rename(host.site.wound)
         return {"way": way}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         host.site.wound.unlink(missing_ok=True)
-        return {}
 
 
 @listed

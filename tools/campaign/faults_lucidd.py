@@ -6,8 +6,7 @@ import os
 import random
 import signal
 import subprocess
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,13 @@ class Gone(Fault):
     touches = frozenset({"lucidd"})
     lasts_s = (55.0, 80.0)
 
-    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+    def begin(self, host: Host, dice: random.Random) -> None:
         for unit in host.units:
             unit.keep_down()
-        return {}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         for unit in host.units:
             unit.let_up()
-        return {}
 
 
 @listed
@@ -71,12 +68,9 @@ class HostLost(Fault):
         site = host.site
         self.unit = host.unit if dice.random() < 0.75 else dice.choice(host.units)
         mine = [pid for pid in site.pids("slurmctld") if controllers.of_process(site.layout, pid) == self.unit.host]
-        site.send(signal.SIGSTOP, mine)
-        saved_at, killed_at = site.saved_at(), time.time()
+        times = site.stopped(mine)
         self.unit.lose_power()
-        ended = controllers.power_off(site.layout, self.unit.host)
-        times = {"saved_at": round(saved_at, 2), "killed_at": round(killed_at, 2)}
-        return {"on": self.unit.host, "processes": ended, **times}
+        return {"on": self.unit.host, "processes": controllers.power_off(site.layout, self.unit.host), **times}
 
     def end(self, host: Host) -> dict[str, Any]:
         if self.unit is None:
@@ -126,9 +120,8 @@ class _Clock(Fault):
         host.site.jump.write_text(str(jump_s))
         return {"jump_s": jump_s}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         host.site.jump.unlink(missing_ok=True)
-        return {}
 
 
 @listed
@@ -159,10 +152,8 @@ class HeartbeatDeleted(Fault):
 
 @listed
 class HeartbeatUnwritable(Fault):
-    name, what = (
-        "heartbeat-unwritable",
-        "the heartbeat cannot be written: its folder is read-only, or a folder lies there",
-    )
+    name = "heartbeat-unwritable"
+    what = "the heartbeat cannot be written: its folder is read-only, or a folder lies there"
     touches = frozenset({"heartbeat"})
     lasts_s = (15.0, 75.0)
 
@@ -176,19 +167,16 @@ class HeartbeatUnwritable(Fault):
                 host.site.heartbeat.mkdir()
         return {"way": way}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         host.site.heartbeat.parent.chmod(0o755)
         if host.site.heartbeat.is_dir():
             host.site.heartbeat.rmdir()
-        return {}
 
 
 @listed
 class Garbage(Fault):
-    name, what = (
-        "spool-garbage",
-        "garbage where the samplers put their summaries: depth, size, numbers, bytes, a FIFO",
-    )
+    name = "spool-garbage"
+    what = "garbage where the samplers put their summaries: depth, size, numbers, bytes, a FIFO"
     touches = frozenset({"spool"})
     lasts_s = (10.0, 40.0)
 
@@ -214,11 +202,10 @@ class Garbage(Fault):
             (folder / "zero.json").symlink_to("/dev/zero")
         return {"files": len(self.paths)}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         for path in getattr(self, "paths", []):
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
-        return {}
 
 
 @listed
@@ -228,14 +215,9 @@ class OddRelease(Fault):
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         words = dice.choice([(), (), ("--all",)])
-        threads = [
-            threading.Thread(target=release, args=(host.site, *words), kwargs={"on": name})
-            for name in host.site.layout.controllers
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            for name in host.site.layout.controllers:
+                pool.submit(release, host.site, *words, on=name)
         return {"words": " ".join(words)}
 
 

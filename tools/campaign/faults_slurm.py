@@ -24,33 +24,24 @@ class ControlKilled(Fault):
     touches = _CONTROL | {"nodes"}
     lasts_s = (1.0, 12.0)
 
-    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        pids = host.site.pids("slurmctld")
-        host.site.send(signal.SIGSTOP, pids)
-        saved_at, killed_at = host.site.saved_at(), time.time()
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any] | None:
+        times: dict[str, Any] = host.site.stopped(host.site.pids("slurmctld"))
         host.site.end("slurmctld")
-        return {"saved_at": round(saved_at, 2), "killed_at": round(killed_at, 2)}
+        return times
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         if not host.site.pids("slurmctld"):
             daemons.start_slurmctld(host.site.layout)
-        return {}
 
 
 @listed
-class ControlRestarted(Fault):
+class ControlRestarted(ControlKilled):
     name, what = "slurmctld-restart", "slurmctld ended politely and started again"
     touches = _CONTROL
     lasts_s = (1.0, 15.0)
 
-    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+    def begin(self, host: Host, dice: random.Random) -> None:
         host.site.end("slurmctld", number=signal.SIGTERM)
-        return {}
-
-    def end(self, host: Host) -> dict[str, Any]:
-        if not host.site.pids("slurmctld"):
-            daemons.start_slurmctld(host.site.layout)
-        return {}
 
 
 @listed
@@ -86,10 +77,9 @@ class Accounting(Fault):
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         return {"processes": host.site.end("slurmdbd")}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         if not host.site.pids("slurmdbd"):
             daemons.start_slurmdbd(host.site.layout)
-        return {}
 
 
 class _OfNode(Fault):
@@ -98,10 +88,9 @@ class _OfNode(Fault):
     touches = frozenset({"nodes"})
     node = ""
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         if self.node and not host.site.pids("slurmd", f" -N {self.node} "):
             daemons.start_slurmd(host.site.layout, self.node)
-        return {}
 
 
 @listed
@@ -157,9 +146,8 @@ class Munge(Fault):
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         return {"processes": host.site.end("munged")}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         host.site.start_munged()
-        return {}
 
 
 HOSTILE = (

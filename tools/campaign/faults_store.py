@@ -25,9 +25,8 @@ class Full(_OnStore):
         fill = ["dd", "if=/dev/zero", f"of={host.site.state}/filler", "bs=4096", f"count={256 * 1024}"]
         return {"code": subprocess.run(fill, capture_output=True, check=False, timeout=30).returncode}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         (host.site.state / "filler").unlink(missing_ok=True)
-        return {}
 
 
 @listed
@@ -71,14 +70,12 @@ class Locked(_OnStore):
             self.db.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             return {"not": str(error)}
-        return {}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         if self.db is not None:
             with suppress(sqlite3.Error):
                 self.db.execute("ROLLBACK")
             self.db.close()
-        return {}
 
 
 @listed
@@ -95,11 +92,10 @@ class ReadOnly(_OnStore):
                 path.chmod(mode & 0o7555)
         return {"files": len(paths)}
 
-    def end(self, host: Host) -> dict[str, Any]:
+    def end(self, host: Host) -> None:
         for path, mode in self.before:
             with suppress(OSError):
                 path.chmod(mode)
-        return {}
 
 
 def _parts(host: Host) -> list[Path]:

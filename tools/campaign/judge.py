@@ -15,8 +15,6 @@ from campaign.facts import Broken, Run, Task
 from campaign.slurmctld_log import Told
 from lucid.core.placement import hosts_in
 
-__all__ = ["KINDS", "Finding", "judge"]
-
 KINDS = ("lost", "doubled", "stuck", "killed")
 _SAVING_S = 1.0
 """A state file bears the time when it was complete; what it holds is as old as that at the most."""
@@ -67,17 +65,13 @@ def judge(
     if record is None or not record.over:
         if finished and not task.known:
             if not ended and task.cancelled_s is None:
-                found.append(
-                    _finding(
-                        "lost", task, "unknown to Slurm, and it never ran to its end", _forgot(task, broken, told)
-                    )
-                )
+                words = "unknown to Slurm, and it never ran to its end"
+                found.append(_finding("lost", task, words, _forgot(task, broken, told)))
         elif finished:
             state = record.state if record else "unknown"
             words = f"not ended at the end: {state} {record.reason if record else ''}"
-            found.append(
-                _finding("stuck", task, words, _never(task) or _ended_unheard(task, broken, told) or _unknown(told))
-            )
+            excuse = _never(task) or _ended_unheard(task, broken, told) or _unknown(told)
+            found.append(_finding("stuck", task, words, excuse))
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:

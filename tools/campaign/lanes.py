@@ -12,8 +12,6 @@ from campaign.facts import Broken
 from campaign.fault import Fault, Host
 from campaign.plan import LANES, Due
 
-__all__ = ["Lanes"]
-
 _AFTER_S = 20.0
 """What was just mended counts as broken for a little longer: lucidd has to start, or to see that Slurm is back."""
 
@@ -32,12 +30,8 @@ class Lanes:
         self._locks = {name: threading.Lock() for kind in faults.values() for name in kind.touches}
         self._stop = threading.Event()
         self._began = time.monotonic()
-        self._threads = [
-            threading.Thread(
-                target=self._live, args=([d for d in due if d.lane == n],), name=f"faults {n}", daemon=True
-            )
-            for n in range(LANES)
-        ]
+        lanes = [[d for d in due if d.lane == n] for n in range(LANES)]
+        self._threads = [threading.Thread(target=self._live, args=(lane,), daemon=True) for lane in lanes]
         for thread in self._threads:
             thread.start()
 
@@ -76,13 +70,13 @@ class Lanes:
         broken = Broken(fault.name, time.time())
         self.done.append(broken)
         try:
-            broken.facts = fault.begin(self._host, random.Random(item.seed))
+            broken.facts = fault.begin(self._host, random.Random(item.seed)) or {}
         except Exception as error:  # whatever it is, what was broken is to be mended
             self._trouble(fault, "begin", error)
         self._note("fault begins", name=fault.name, lasts_s=round(item.until_s - item.at_s, 1), **broken.facts)
         self._stop.wait(item.until_s - item.at_s)
         try:
-            facts = fault.end(self._host)
+            facts = fault.end(self._host) or {}
         except Exception as error:
             self._trouble(fault, "end", error)
             facts = {}

@@ -23,8 +23,6 @@ from lucid.errors import LucidError
 from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 
-__all__ = ["Observer"]
-
 EVERY_S = 2.5
 _FORGOTTEN_S = 30.0
 _ADMIN_EVERY = 5
@@ -82,14 +80,9 @@ class Observer:
         barred = bool(self._lanes.in_force("slurmctld", 10) or self._lanes.in_force("munge", 10))
         free = free_gpus(self._nodes(), PARTITIONS, yielding(jobs, SCAVENGERS))
         self.watch.look(Look(now_s, ours, free, now_s - beat_s, self._lanes.broken(), barred))
-        for n, broken in enumerate(list(self._lanes.done)):
+        for n, broken in enumerate([] if self._lanes.in_force("clock", 20) else list(self._lanes.done)):
             ended_s = broken.ended_s
-            if (
-                ended_s is not None
-                and n not in self.back_s
-                and beat_s > ended_s
-                and not self._lanes.in_force("clock", 20)
-            ):
+            if ended_s is not None and n not in self.back_s and beat_s > ended_s:
                 self.back_s[n] = beat_s - ended_s
         self._sample(ours, now_s)
         if self._looks % _ADMIN_EVERY == 0 and not self._lanes.in_force("nodes", 15):

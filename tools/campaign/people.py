@@ -13,8 +13,6 @@ from campaign.facts import Order, Task
 from campaign.site import Site
 from campaign.stream import FOLDER, script
 
-__all__ = ["People"]
-
 _AT_ONCE = 3
 _MOST = 40
 """With so many jobs that have not ended users wait before they submit more: a slow machine gets fewer jobs, not a

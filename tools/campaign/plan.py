@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from campaign.fault import Fault
 
-__all__ = ["LANES", "Due", "plan"]
-
 LANES = 2
 """So many faults at a time at the most."""
 _FIRST_S, _LAST_S = 15.0, 25.0

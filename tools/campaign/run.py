@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,12 +24,9 @@ from campaign.plan import plan
 from campaign.sabotage import sabotage
 from campaign.site import Site
 from campaign.stream import FOLDER, orders
-from campaign.timeline import Timeline
 from campaign.unit import ReleaseTimer, Unit
 from campaign.verdict import ACCOUNTING, settle, verdict
 from campaign.victims import claims_in, unchosen
-
-__all__ = ["Campaign", "Wanted"]
 
 _SAY_EVERY_S = 10.0
 _JUDGE_EVERY_S = 30.0
@@ -49,6 +46,29 @@ class Wanted:
     quiet_s: float = 180.0
     """After the last fault: where no job has started or ended for so long, what has not ended is stuck."""
     sabotage: bool = False
+
+
+class Timeline:
+    """Lines with ``t``, seconds from the start, and ``at``, the time of day (UTC). Any thread may write."""
+
+    def __init__(self, path: Path) -> None:
+        self.began_s = time.time()
+        self._lock = threading.Lock()
+        self._file = path.open("w", encoding="utf-8")
+
+    def note(self, what: str, **facts: Any) -> None:
+        """One line, written at once."""
+        now_s = time.time()
+        at = time.strftime("%H:%M:%S", time.gmtime(now_s))
+        line = json.dumps({"t": round(now_s - self.began_s, 2), "at": at, "what": what, **facts}, default=str)
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + "\n")
+                self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
 
 
 class Campaign:
@@ -230,11 +250,7 @@ class Campaign:
     def _keep(self) -> None:
         """What is needed to understand a finding, before the testbed goes."""
         out = self.wanted.out
-        for name in ("slurmctld.log", "slurmd.n1.log", "slurmd.n2.log", "slurmd.n3.log", "slurmd.n4.log"):
-            path = self.site.root / "var/log/slurm" / name
-            if path.exists():
-                shutil.copy(path, out / name)
-        for path in self.site.state.glob("lucid.db*"):
+        for path in (*self.site.root.glob("var/log/slurm/*.log"), *self.site.state.glob("lucid.db*")):
             shutil.copy(path, out / path.name)
         runs = self.site.root / FOLDER[1:] / "runs"
         if runs.exists():
@@ -289,8 +305,3 @@ def bad(result: Mapping[str, Any]) -> bool:
     """Did anything happen that must not?"""
     amiss = any(result["totals"][kind] for kind in ("lost", "doubled", "stuck", "killed"))
     return amiss or bool(result["preempted"]["not_chosen"])
-
-
-def names(findings: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The kinds among findings that nothing excuses."""
-    return {str(f["kind"]) for f in findings if not f["excuse"]}

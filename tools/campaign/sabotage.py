@@ -12,9 +12,6 @@ from campaign.people import People
 from campaign.site import Site
 from campaign.stream import FOLDER
 
-__all__ = ["sabotage"]
-
-
 _A_LOOK_S = 6.0
 """A start that lucidd had decided on before it could see the hold has reached Slurm by then."""
 _FRESH_S = 6.0

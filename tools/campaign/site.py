@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from box import Box
+from mps_box import install_mps
+
 from campaign.stream import FOLDER
-from nvml_emulator import smi as nvidia_smi
 from testbed import cli, controllers, daemons, host
 from testbed.settings import Layout, TestbedError
 
-__all__ = ["REPO", "Site"]
-
 REPO = Path(__file__).resolve().parents[2]
-_ASSETS = REPO / "tests/assets/mps"
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 _CAPS = "+sys_chroot,+dac_read_search"
 STATE_MIB = 48
@@ -90,7 +89,8 @@ class Site:
         through.write_text(_THROUGH)
         through.chmod(0o755)
         self._systemctl()
-        self._mps()
+        install_mps(Box(self.root))
+        (self.root / "etc/slurm/lucid/node.conf").write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
         self._settings()
         conf = self.root / "etc/slurm/slurm.conf"
         text = conf.read_text().replace("SlurmdTimeout=60", f"SlurmdTimeout={NOTICED_S}")
@@ -141,22 +141,6 @@ class Site:
     def restarting(self, name: str) -> Path:
         """A file that is there while systemd stops lucidd of this host only to start it again."""
         return self.root / f"run/campaign/restarts.{name}"
-
-    def _mps(self) -> None:
-        """The nodes have MPS: a stand-in for NVIDIA's, as the tests of pairs have it."""
-        at_work = self.root / "tmp/fake-mps"
-        at_work.mkdir()
-        at_work.chmod(0o777)
-        bin_ = self.root / "usr/bin"
-        shutil.copy(_ASSETS / "nvidia-cuda-mps-control", bin_ / "nvidia-cuda-mps-control.py")
-        control, smi = bin_ / "nvidia-cuda-mps-control", bin_ / "nvidia-smi"
-        control.write_text(
-            '#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n'
-        )
-        smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in reversed(range(8))}))
-        for path in (control, smi):
-            path.chmod(0o755)
-        (self.root / "etc/slurm/lucid/node.conf").write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")
 
     def _settings(self) -> None:
         self.config.write_text(
@@ -222,21 +206,16 @@ class Site:
 
     def pids(self, name: str, word: str = "") -> list[int]:
         """Processes of the testbed of this name, with this word in their command line."""
-        found = []
-        for pid, comm in host.processes_in(self.root).items():
-            if comm == name and word in f" {_command_line(pid)} ":
-                found.append(pid)
-        return found
+        running = host.processes_in(self.root).items()
+        return [pid for pid, comm in running if comm == name and word in f" {_command_line(pid)} "]
 
     def send(self, number: signal.Signals, pids: Iterable[int]) -> int:
         """To each of them; returns to how many."""
         count = 0
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
                 count += 1
-            except ProcessLookupError:
-                continue
         return count
 
     def end(self, name: str, word: str = "", number: signal.Signals = signal.SIGKILL, limit_s: float = 20.0) -> int:
@@ -286,22 +265,25 @@ class Site:
         self.end("slurmd", f" -N {node} ", signal.SIGTERM)
         daemons.start_slurmd(self.layout, node)
 
-    def resume_nodes(self, besides: Iterable[str] = ()) -> list[str]:
+    def resume_nodes(self) -> list[str]:
         """As an administrator does with nodes that Slurm has drained, or given up though their slurmd runs."""
         done = []
         for line in self.run("sinfo", "-h", "-N", "-o", "%N %T", limit_s=15).stdout.splitlines():
             node, _, state = line.partition(" ")
-            if state.startswith(("drain", "down")) and node not in besides and self.pids("slurmd", f" -N {node} "):
+            if state.startswith(("drain", "down")) and self.pids("slurmd", f" -N {node} "):
                 self.run("scontrol", "update", f"nodename={node}", "state=resume", limit_s=15)
                 done.append(f"{node} was {state}")
         return sorted(set(done))
 
-    def saved_at(self) -> float:
-        """When slurmctld last completed its file of jobs, seconds since the epoch."""
+    def stopped(self, pids: Iterable[int]) -> dict[str, float]:
+        """Stop slurmctld before it is killed; returns when it last completed its file of jobs, and when it is killed,
+        seconds since the epoch."""
+        self.send(signal.SIGSTOP, pids)
         try:
-            return (self.root / "var/spool/slurmctld/job_state").stat().st_mtime
+            saved_s = (self.root / "var/spool/slurmctld/job_state").stat().st_mtime
         except OSError:
-            return 0.0
+            saved_s = 0.0
+        return {"saved_at": round(saved_s, 2), "killed_at": round(time.time(), 2)}
 
     def log(self) -> str:
         """slurmctld's."""

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-__all__ = ["Log", "Told", "seconds", "told_by"]
-
 _NAMED = r"JobId=(\d+)(?:_[^ (]*\((\d+)\))?"
 _TOLD = re.compile(
     r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"

@@ -10,8 +10,6 @@ from sbatch_lines import Line, lines
 
 from campaign.facts import Order
 
-__all__ = ["FOLDER", "orders", "script"]
-
 FOLDER = "/var/campaign"
 """In the testbed: a file for each job that counts its runs, and its output."""
 USERS = ("alice", "bob", "carol")
@@ -111,13 +109,12 @@ def _some(dice: random.Random, drawn: Iterator[Line], at_s: float, before: str) 
         case "fails":
             return [replace(plain, body=f"sleep {seconds / 2:.1f}; exit 3", ends=frozenset({"FAILED"}))]
         case "overdue":
-            body = "sleep 300"
-            return [replace(plain, options=(*plain.options, "-t1"), body=body, ends=frozenset({"TIMEOUT"}))]
+            words = (*plain.options, "-t1")
+            return [replace(plain, options=words, body="sleep 300", ends=frozenset({"TIMEOUT"}))]
         case "bare":
             return [replace(plain, options=("-p", partition, f"--job-name={name}"), gpus=0, restarts=False)]
         case "twice":
-            body = f"srun sleep {seconds / 3:.1f}; srun -n1 sleep {seconds / 3:.1f}"
-            return [replace(plain, body=body)]
+            return [replace(plain, body=f"srun sleep {seconds / 3:.1f}; srun -n1 sleep {seconds / 3:.1f}")]
     return [plain]
 
 

@@ -11,17 +11,14 @@ from campaign.facts import Broken
 from campaign.judge import KINDS, Finding
 from campaign.watch import Standstill
 
-__all__ = ["as_text", "per_fault", "totals"]
-
 
 def totals(findings: Sequence[Finding]) -> dict[str, int]:
     """How many jobs each thing befell; ``excused_…``: plain Slurm's, or a documented window's."""
-    found: dict[str, int] = {}
-    for kind in KINDS:
-        found[kind] = len({f.key for f in findings if f.kind == kind and not f.excuse})
-    for kind in KINDS:
-        found[f"excused_{kind}"] = len({f.key for f in findings if f.kind == kind and f.excuse})
-    return found
+    return {
+        f"{word}{kind}": len({f.key for f in findings if f.kind == kind and bool(f.excuse) is excused})
+        for word, excused in (("", False), ("excused_", True))
+        for kind in KINDS
+    }
 
 
 def per_fault(

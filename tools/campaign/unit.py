@@ -23,8 +23,6 @@ from typing import Any
 from campaign.site import BOUND_S, REPO, TIMER_S, Site
 from testbed.settings import TestbedError
 
-__all__ = ["ReleaseTimer", "Unit"]
-
 WATCHDOG_S = 30.0
 """120 s as installed."""
 RESTART_S = 2.0
@@ -43,7 +41,7 @@ class Unit:
         """Ends that nobody brought about."""
         self._lock = threading.RLock()
         self._expected = False
-        self._orders: list[tuple[str, Any, threading.Event]] = []
+        self._orders: list[tuple[Callable[[], Any], threading.Event]] = []
         self._stopping = threading.Event()
         self._not_before = 0.0
         self._wanted = True
@@ -79,12 +77,12 @@ class Unit:
 
     def restart(self, limit_s: float = 90.0) -> bool:
         """``systemctl restart``; says whether it came about in time."""
-        return self._ask("restart", None, limit_s)
+        return self._ask(self._restart, limit_s)
 
     def spare(self, limit_s: float = 30.0) -> subprocess.Popen[bytes] | None:
         """A second lucidd, that nobody watches."""
         box: list[subprocess.Popen[bytes]] = []
-        self._ask("spare", box, limit_s)
+        self._ask(lambda: box.append(self._spawn({})), limit_s)
         return box[0] if box else None
 
     def close(self) -> None:
@@ -92,10 +90,10 @@ class Unit:
         self._stopping.set()
         self._thread.join(60)
 
-    def _ask(self, what: str, given: Any, limit_s: float) -> bool:
+    def _ask(self, do: Callable[[], Any], limit_s: float) -> bool:
         done = threading.Event()
         with self._lock:
-            self._orders.append((what, given, done))
+            self._orders.append((do, done))
         return done.wait(limit_s)
 
     # -- its life --------------------------------------------------------------------------------------------
@@ -109,14 +107,8 @@ class Unit:
             self._hear()
             self._look()
             while self._orders:
-                what, given, done = self._orders.pop(0)
-                if what == "spare":
-                    given.append(self._spawn({}))
-                elif self._power:
-                    self._site.restarting(self.host).touch()
-                    self._stop()
-                    self._site.restarting(self.host).unlink(missing_ok=True)
-                    self._start()
+                do, done = self._orders.pop(0)
+                do()
                 done.set()
         self._stop()
         self._ear.close()
@@ -176,6 +168,13 @@ class Unit:
             return subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPO, env=environ, start_new_session=True
             )
+
+    def _restart(self) -> None:
+        if self._power:
+            self._site.restarting(self.host).touch()
+            self._stop()
+            self._site.restarting(self.host).unlink(missing_ok=True)
+            self._start()
 
     def _stop(self) -> None:
         """Politely, as ``systemctl stop`` does, and then what the unit says is to follow."""
@@ -250,8 +249,4 @@ def released(site: Site) -> dict[str, str]:
 
 def _lines(key: str) -> list[list[str]]:
     text = (REPO / "slurm/systemd/lucidd.service").read_text()
-    return [
-        shlex.split(line.partition("=")[2])
-        for line in text.splitlines()
-        if line.startswith(f"{key}=") and "=" in line
-    ]
+    return [shlex.split(line.partition("=")[2]) for line in text.splitlines() if line.startswith(f"{key}=")]

@@ -11,8 +11,6 @@ from campaign.judge import Finding, judge
 from campaign.slurmctld_log import told_by
 from campaign.watch import keyed
 
-__all__ = ["ACCOUNTING", "settle", "verdict"]
-
 ACCOUNTING = ("sacct", "-a", "-D", "-X", "-n", "-P", "-S", "now-1days", "-o", "JobID,JobIDRaw,State,StdOut")
 """With ``-D`` also of the jobs whose number was given out again."""
 

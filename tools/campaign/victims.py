@@ -10,8 +10,6 @@ from pathlib import Path
 
 from campaign.slurmctld_log import seconds
 
-__all__ = ["Claim", "claims_in", "unchosen"]
-
 Claim = tuple[float, str, frozenset[str]]
 """When a job was told to start, its id, and the ids of those that Lucid chose to give way to it."""
 _ID = r"JobId=(\d+(?:_\d+)?)"
@@ -26,9 +24,7 @@ def claims_in(store: Path) -> list[Claim]:
     """From lucidd's store; none where a fault has damaged it."""
     try:
         with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as base:
-            rows = base.execute(
-                "SELECT at_s, job_id, detail FROM actions WHERE verb = 'start' ORDER BY id"
-            ).fetchall()
+            rows = base.execute(_STARTS).fetchall()
     except sqlite3.Error:
         return []
     found = []

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from campaign.facts import ENDS, Order, Record
+from campaign.facts import Order, Record
 from lucid.core.placement import hosts_in
-
-__all__ = ["Look", "Standstill", "Watch", "free_gpus", "keyed", "records_from", "yielding"]
 
 HELD_S = 60.0
 """So long a job may stay held after the bound has passed without a heartbeat, while Slurm answers."""
@@ -76,7 +74,7 @@ class Watch:
         step_s = look.at_s - self._last.at_s if self._last else 0.0
         step_s = step_s if 0 < step_s <= _STEP_S else 0.0
         self._last = look
-        seen = records_from(look.jobs, self.orders, self.folder, look.at_s, self.records)
+        seen = records_from(look.jobs, self.orders, self.folder, look.at_s)
         self.records.update(seen)
         by_key = dict(keyed(look.jobs, self.orders, self.folder))
         self._count(seen)
@@ -173,18 +171,13 @@ def records_from(
     orders: Mapping[str, Order],
     folder: str,
     at_s: float,
-    before: Mapping[str, Record],
 ) -> dict[str, Record]:
     """What Slurm says of our jobs, by key."""
     found: dict[str, Record] = {}
     for key, job in keyed(jobs, orders, folder):
-        state = str(job["job_state"][0])
-        old = before.get(key)
-        if old is not None and old.over and old.job == str(job["job_id"]) and state not in ENDS:
-            state = f"{state}"  # it runs again: the judge finds that by its lines
         found[key] = Record(
-            str(job["job_id"]), state, int(job.get("restart_cnt") or 0), str(job.get("state_reason", "")), at_s,
-            str(job.get("nodes", "")),
+            str(job["job_id"]), str(job["job_state"][0]), int(job.get("restart_cnt") or 0),
+            str(job.get("state_reason", "")), at_s, str(job.get("nodes", "")),
         )  # fmt: skip
     return found
 

@@ -19,6 +19,8 @@ sys.path[:1] = [str(REPO / "tools")]
 
 from mutants.score import Score, by_room, noticed, verdicts  # noqa: E402
 
+_LEAST = 0.9
+"""The share of them that a test must notice."""
 _FIRST = "lucid.core.placement.*"
 """Few and quick: trying these makes mutmut write all mutants down, by name."""
 
@@ -28,18 +30,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("--sample", type=int, default=600, help="how many to try; 0 tries all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--least", type=float, default=0.9, help="share of them that a test must notice")
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="mutants whose name begins so, such as lucid.binder")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     made = REPO / "mutants"
-    if _mutmut(given.processes, [_FIRST]):
+    if _mutmut([_FIRST]):
         return 2
     names = sorted(name for name in verdicts(made) if name.startswith(given.only))
     if given.sample and given.sample < len(names):
         names = sorted(random.Random(given.seed).sample(names, given.sample))
-    if _mutmut(given.processes, names):
+    if _mutmut(names):
         return 2
     codes = verdicts(made)
     survivors = [name for name in names if not noticed(codes[name])]
@@ -48,16 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     changes = {name: _change(name) for name in survivors}
     (out / "survivors.json").write_text(json.dumps(changes, indent=1, ensure_ascii=False))
-    if given.json:
-        print(json.dumps({"scores": [_row(score) for score in scores], "survivors": changes}, indent=1))
-    else:
-        _print(scores, changes)
-        print(f"{out / 'survivors.json'}: the {len(survivors)} that no test noticed")
-    return 0 if scores[-1].share >= given.least else 1
+    _print(scores, changes)
+    print(f"{out / 'survivors.json'}: the {len(survivors)} that no test noticed")
+    return 0 if scores[-1].share >= _LEAST else 1
 
 
-def _mutmut(processes: int, names: list[str]) -> int:
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(processes), *names]
+def _mutmut(names: list[str]) -> int:
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", "2", *names]
     few_and_same = os.environ | {"LUCID_EXAMPLES_SHARE": "0.1", "LUCID_SAME_EXAMPLES": "1", "LUCID_MUTANTS": "1"}
     with (REPO / "mutants.log").open("wb") as log:
         code = subprocess.run(command, cwd=REPO, env=few_and_same, stdout=log, stderr=log, check=False).returncode
@@ -71,10 +67,6 @@ def _change(name: str) -> list[str]:
     command = [sys.executable, "-m", "mutmut", "show", name]
     shown = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False).stdout
     return [line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-
-
-def _row(score: Score) -> dict[str, object]:
-    return {"room": score.room, "tried": score.tried, "noticed": score.noticed, "interval": score.interval()}
 
 
 def _print(scores: list[Score], changes: dict[str, list[str]]) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from scipy.stats import binomtest
 
-__all__ = ["Score", "by_room", "verdicts"]
-
 _NOTICED = frozenset({1, 3, 24, 36, 152, 255, -24})
 """Exit codes of mutmut for a mutant that a test failed for, or that ran into its time limit."""
 
@@ -53,12 +51,10 @@ def noticed(code: int | None) -> bool:
 def by_room(names: Iterable[str], codes: Mapping[str, int | None]) -> list[Score]:
     """A score for each package below ``lucid`` among ``names``, and one of all of them last. ``codes``: exit codes
     by name."""
-    tried: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    tried, found = Counter[str](), Counter[str]()
     for name in names:
         room = name.split(".")[1]
-        for key in (room, "all"):
-            tried[key] += 1
-            found[key] += noticed(codes[name])
-    rooms = sorted(tried.keys() - {"all"})
-    return [Score(room, tried[room], found[room]) for room in [*rooms, "all"]]
+        tried[room] += 1
+        found[room] += noticed(codes[name])
+    rooms = [Score(room, tried[room], found[room]) for room in sorted(tried)]
+    return [*rooms, Score("all", tried.total(), found.total())]

@@ -28,7 +28,6 @@ def main() -> int:
     parser.add_argument("--line", help="only this line, as a finding shows it")
     parser.add_argument("--plain", action="store_true", help="plain Slurm twice: what differs does so by itself")
     parser.add_argument("--walk", type=int, help="in place of lines: a random walk of so many operations on jobs")
-    parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     wanted = list(enumerate([parse(asked.line)] if asked.line else cases(asked.cases, asked.seed)))
@@ -43,7 +42,7 @@ def main() -> int:
             differs = walk(plain, other, steps(asked.walk, asked.seed), say)
             print(*differs, f"{asked.walk} steps of seed {asked.seed}: {len(differs)} jobs differ", sep="\n")
             return 1 if differs else 0
-        result = play(plain, other, wanted, say, not asked.no_shrink)
+        result = play(plain, other, wanted, say)
     if asked.json:
         print(json.dumps({**asdict(result), "seed": asked.seed}, indent=1))
     else:
@@ -62,10 +61,11 @@ def _show(result: Result, seed: int, plain: bool) -> None:
         f"plain Slurm refuses {result.refused}; {result.slots} runs were in slots; "
         f"{plain_s:.1f} and {lucid_s:.1f} s a line"
     )
-    for row, times in () if plain else sorted(result.rows.items()):
-        print(f"  {row}: " + (f"met {times} times" if times else "never met"))
     if plain:
         print(f"  left out and never differed: {', '.join(k for k, times in result.left_out.items() if not times)}")
+        return
+    for row, times in sorted(result.rows.items()):
+        print(f"  {row}: " + (f"met {times} times" if times else "never met"))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from lucid.slurm.records.fields import hosts
 from sbatch_fuzz.lines import NAME, Case
 from sbatch_fuzz.watch import Got, Run
 
-__all__ = ["ALLOWED", "LEFT_OUT", "compared", "differences", "left_out", "named", "unnamed"]
-
 ALLOWED: Mapping[str, str] = {
     "immediate": r".*Lucid: jobs that want GPUs queue here, so --immediate.*",
     "profiling-partition": r"not measured: (batch|step) SLURM_JOB_PARTITION=prof; .*",

@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-__all__ = ["NAME", "Case", "cases", "parse"]
-
 NAME = "prog"
 """Jobs of this name were measured before, so that Lucid starts them in slots at once."""
 

@@ -13,8 +13,6 @@ from sbatch_fuzz.compare import ALLOWED, LEFT_OUT, compared, left_out, named, un
 from sbatch_fuzz.lines import Case
 from sbatch_fuzz.watch import Got, accounted, run
 
-__all__ = ["Finding", "Result", "play", "shortest"]
-
 Differs = Callable[[Case], Sequence[str]]
 
 
@@ -54,9 +52,7 @@ def shortest(case: Case, differs: Differs) -> tuple[Case, tuple[str, ...]]:
     return case, words
 
 
-def play(
-    plain: Box, lucid: Box, wanted: Sequence[tuple[int, Case]], say: Callable[[str], None], shrink: bool = True
-) -> Result:
+def play(plain: Box, lucid: Box, wanted: Sequence[tuple[int, Case]], say: Callable[[str], None]) -> Result:
     """All lines, each by its number, on both testbeds at once; each line alone on an idle testbed."""
 
     def side(name: str, box: Box, lines: Sequence[Case]) -> tuple[list[Got], float]:
@@ -90,7 +86,7 @@ def play(
                         unlike[known] += 1
         if left := unnamed(words):
             say(f"line {number} differs: {case}: {left[0]}")
-            short, less = shortest(case, again) if shrink else (case, ())
+            short, less = shortest(case, again)
             findings.append(Finding(number, case, short, less or tuple(left)))
     slots = sum(one.slots for got in afters for one in got.runs)
     refused = sum(got.code != 0 for got in befores)

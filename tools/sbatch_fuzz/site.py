@@ -17,8 +17,6 @@ from testbed import cli, daemons, host, tree
 from testbed.lifetime import kept
 from testbed.settings import Layout, layout_from
 
-__all__ = ["knowing", "make_plain", "up"]
-
 
 @contextmanager
 def knowing(box: Box, restarts: str = "allowed") -> Iterator[Lucidd]:

@@ -14,8 +14,6 @@ from box import OVER, Box
 from sbatch_fuzz.compare import unnamed
 from sbatch_fuzz.lines import NAME
 
-__all__ = ["Done", "Step", "judge", "steps", "walk"]
-
 _SUBMIT = ("", "", "", "--array=0-3%2", "--dependency=afterok:JOB", "--dependency=afterany:JOB",
            "--dependency=after:JOB", "--dependency=singleton", "-H", "--begin=now+6", "-N2", "-n2")  # fmt: skip
 _TYPED = (

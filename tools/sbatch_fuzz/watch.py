@@ -14,8 +14,6 @@ from box import OVER, Box
 
 from sbatch_fuzz.lines import NAME, Case
 
-__all__ = ["Got", "Run", "accounted", "run"]
-
 _LOOK = "env -0 > /tmp/fuzz-$SLURM_JOB_ID.batch"
 _TASK = "test $SLURM_PROCID != 0 || env -0 > /tmp/fuzz-$SLURM_JOB_ID.step; echo task"
 _STEP = f"sh -c '{_TASK}'"

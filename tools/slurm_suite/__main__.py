@@ -14,8 +14,7 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(REPO / "tools"), str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
 
 from slurm_suite.choice import Test, chosen, found_in, version_of  # noqa: E402
-from slurm_suite.difference import Result, as_text, compare, limit_of, named_in  # noqa: E402
-from slurm_suite.kept import Kept  # noqa: E402
+from slurm_suite.difference import LEAST_S, Kept, Result, as_text, compare, limit_of, named_in  # noqa: E402
 from slurm_suite.side import standing  # noqa: E402
 from testbed import cli, tree  # noqa: E402
 from testbed.lifetime import Stopped  # noqa: E402
@@ -28,15 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="slurm-suite", description=__doc__)
     parser.add_argument("source", type=Path, help="a source folder of Slurm")
     parser.add_argument("--only", default="", help="tests by number, with * and ?")
-    parser.add_argument("--limit-s", type=float, default=300.0, help="a test that takes longer is ended")
-    parser.add_argument("--within-s", type=float, default=3600.0, help="with Lucid, those alone that took no longer")
     parser.add_argument("--side", choices=("plain", "lucid", "both"), default="both")
     parser.add_argument("--plain-again", action="store_true", help="what is kept of plain Slurm does not serve")
-    parser.add_argument(
-        "--rest", action="store_true", help="what is kept of Lucid serves, too: an interrupted run goes on"
-    )
+    parser.add_argument("--rest", action="store_true", help="what is kept of Lucid serves, too: a run goes on")
     parser.add_argument("--kept", action="store_true", help="run nothing; compare what earlier runs have kept")
-    parser.add_argument("--out", type=Path, default=REPO / "out/slurm-suite")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
 
@@ -53,24 +47,24 @@ def main(arguments: list[str] | None = None) -> int:
             raise TestbedError(reason)
         with tree.locked(layout.cache / f"{layout.name}.session.lock", lambda: say("another run is at it; waiting")):
             tree.build(layout, say)
-            folder = given.out / f"{layout.suite}-{tree.release(layout)}"
+            folder = REPO / f"out/slurm-suite/{layout.suite}-{tree.release(layout)}"
             name = f"plain-{version_of(given.source)}.json"
             plain, lucid, again = (Kept(folder / each) for each in (name, "lucid.json", "lucid-again.json"))
             if not given.kept:
                 wanted = [test for test in tests if given.plain_again or test.name not in plain.results]
                 if given.side != "lucid":
-                    limits = dict.fromkeys((test.name for test in wanted), given.limit_s)
+                    limits = dict.fromkeys((test.name for test in wanted), LEAST_S)
                     _side(replace(layout, plugin=False), given.source, wanted, plain, limits, say, "plain")
                 if given.side == "plain":
                     return 0
-                passed = [test for test in tests if _passed_within(test.name, plain, given.within_s)]
-                limits = {test.name: limit_of(plain.results[test.name], given.limit_s) for test in passed}
+                passed = [test for test in tests if _passed(test.name, plain)]
+                limits = {test.name: limit_of(plain.results[test.name]) for test in passed}
                 if not given.rest:
                     lucid.drop(test.name for test in tests)
                 wanted = [test for test in passed if test.name not in lucid.results]
                 _side(layout, given.source, wanted, lucid, limits, say, "lucid")
                 again.drop(test.name for test in wanted)
-                failed = [test for test in passed if _to_run_again(test.name, lucid, again)]
+                failed = [one for one in passed if not _passed(one.name, lucid) and one.name not in again.results]
                 _side(layout, given.source, failed, again, limits, say, "again")
     except TestbedError as error:
         print(f"slurm-suite: {error}", file=sys.stderr)
@@ -109,14 +103,8 @@ def _side(
             say(f"{name} {number}/{len(tests)} {test.name:8} {result.result:8} {result.seconds:6.1f} s {why}{left}")
 
 
-def _passed_within(name: str, plain: Kept, within_s: float) -> bool:
-    found = plain.results.get(name)
-    return found is not None and found.result == "pass" and found.seconds <= within_s
-
-
-def _to_run_again(name: str, lucid: Kept, again: Kept) -> bool:
-    """Whoever fails with Lucid is given a second run."""
-    return lucid.results[name].result != "pass" and name not in again.results
+def _passed(name: str, kept: Kept) -> bool:
+    return name in kept.results and kept.results[name].result == "pass"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which of Slurm's own tests are run, and as whom."""
+"""Which of Slurm's own tests are run, as whom, and what one says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-
-__all__ = ["GPU", "Test", "chosen", "found_in", "version_of"]
 
 GPU = dict.fromkeys(("SBATCH_GRES", "SALLOC_GRES", "SLURM_GRES"), "gpu:1")
 """With these in the environment nearly every job of a test asks for a GPU, and so is one that Lucid looks after."""
@@ -19,6 +17,8 @@ _AS_ROOT = (3, 19, 21)
 """Reservations and other work of administrators, triggers, and accounting."""
 _PYTHON = 100
 """Tests written in Python have numbers above this."""
+_NO_TESTS = 5
+"""pytest's exit code where a whole file was skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +66,20 @@ def version_of(source: Path) -> str:
     except OSError:
         said = None
     return said[1] if said else "unknown"
+
+
+def result_of(test: Test, code: int | None, text: str) -> str:
+    """pass, fail, skip or timeout. ``code``: ``None`` where its time ran out."""
+    if code is None:
+        return "timeout"
+    if test.python:
+        passed = re.search(r"\d+ passed", text.rstrip().rpartition("\n")[2])
+        return "fail" if code not in (0, _NO_TESTS) else "pass" if passed else "skip"
+    return "pass" if code == 0 else "skip" if code > 127 else "fail"
+
+
+def why_of(text: str) -> str:
+    """The line in which the test says what is wrong; empty where it says nothing."""
+    said = re.findall(r"(?m)^\[[^]]*\][ \[]+(?:Fatal|Error|Warning)[ \]:]+(.*?)(?: \([^()]*\))?\s*$", text)
+    said = said or re.findall(r"(?m)^(?:E  +|FAILED |SKIPPED )(.*?)\s*$", text)
+    return str(said[-1])[:300] if said else ""

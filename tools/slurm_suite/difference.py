@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
-
-__all__ = ["HEADING", "Difference", "Result", "as_text", "compare", "limit_of", "named_in"]
 
 HEADING = "## Slurm's own tests"
 """Of the section of docs/differences.md which names the tests that fail under Lucid."""
+LEAST_S = 300.0
+"""A test that takes longer is ended."""
 SLOWER_S, SLOWER_TIMES = 3.0, 1.5
 """A test is notably slower where it takes both so many seconds and so many times longer."""
 
@@ -23,6 +25,34 @@ class Result:
     seconds: float
     why: str = ""
     left: str = ""
+
+
+class Kept:
+    """The results of one side, written after each test: an interrupted run loses none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results: dict[str, Result] = {}
+        if path.exists():
+            self.results = {name: Result(**each) for name, each in json.loads(path.read_text()).items()}
+
+    @property
+    def logs(self) -> Path:
+        """What each test printed."""
+        return self.path.with_suffix(".logs")
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget these: they are run anew."""
+        for name in names:
+            self.results.pop(name, None)
+
+    def put(self, name: str, result: Result, log: str) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        (self.logs / f"{name}.log").write_text(log)
+        self.results[name] = result
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({name: asdict(each) for name, each in self.results.items()}, indent=1) + "\n")
+        new.rename(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +102,9 @@ def compare(
     )
 
 
-def limit_of(plain: Result, least_s: float) -> float:
+def limit_of(plain: Result) -> float:
     """Seconds that a test may take with Lucid: one that is slow on plain Slurm too is not ended for that."""
-    return max(least_s, 2 * plain.seconds)
+    return max(LEAST_S, 2 * plain.seconds)
 
 
 def named_in(page: str) -> dict[str, str]:

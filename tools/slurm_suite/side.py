@@ -17,15 +17,12 @@ from daemon_box import Lucidd
 from plain_slurm import PATH
 from warden import Warden
 
-from slurm_suite.choice import GPU, Test
+from slurm_suite.choice import GPU, Test, result_of, why_of
 from slurm_suite.difference import Result
 from slurm_suite.needs import with_needs
-from slurm_suite.printed import result_of, why_of
 from testbed import cli, host, tree
 from testbed.lifetime import kept
 from testbed.settings import Layout
-
-__all__ = ["Side", "standing"]
 
 _HOME = "home/alice/slurm-suite/testsuite"
 _CONF = """SlurmSourceDir=/home/alice/slurm-suite
@@ -53,7 +50,7 @@ vc-b = "pack"
 @contextmanager
 def standing(layout: Layout, source: Path, *, lucid: bool, say: tree.Say) -> Iterator[Side]:
     """The testbed is up; it is down again afterwards."""
-    layout = with_needs(layout, say)
+    layout = with_needs(layout)
     with kept(layout), ExitStack() as stack:
         cli.down(layout)
         cli.up(layout, say)

@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from threading import Event, Thread
@@ -89,11 +90,9 @@ def run(command: list[str]) -> int:
 
 
 def _take_in_the_dead() -> None:
-    try:
+    with suppress(ChildProcessError):  # nobody is left
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
-    except ChildProcessError:
-        pass  # nobody is left
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["TABLE", "Row", "gathered", "read", "test_of", "write"]
-
 TABLE = Path(__file__).with_name("table.csv")
 _HEAD = ["kind", "name", "times", "cpu_s", "wall_s"]
 

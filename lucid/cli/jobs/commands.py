@@ -50,7 +50,7 @@ def queue(config: Path, as_json: bool) -> None:
 @click.option("--long", is_flag=True, help="The whole story, also where it is longer than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
 @config_option
-def explain(job_id: str, run_dir: Path | None, policy: str | None, long: bool, as_json: bool, config: Path) -> None:
+def explain(job_id: str, run_dir: Path | None, **asked: Any) -> None:
     """Say why JOB waits, or why it started when and where it did.
 
     First comes why it waits now, and what would help, found by trying. Then come its story, its use of GPUs and its
@@ -61,7 +61,7 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, long: bool, a
     _one_thread()
     from lucid.cli.jobs.explain import tell_explain
 
-    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, long, as_json, config)
+    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, **asked)
 
 
 @click.command()
@@ -117,9 +117,7 @@ def when(job_id: str | None, gpus: int | None, config: Path, as_json: bool, **ne
 @click.option("--time", "limit", help="What if it had this time limit? As sbatch takes it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def why_not(
-    job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
-) -> None:
+def why_not(job_id: str, **asked: Any) -> None:
     """Try what would start JOB now: other VCs, fewer GPUs, sharing.
 
     lucidd's last snapshot is planned again with only this job changed: with --gpus, --share, --vc or --time as they
@@ -128,7 +126,7 @@ def why_not(
     _one_thread()
     from lucid.cli.jobs.why_not import tell_why_not
 
-    tell_why_not(job_number(job_id), gpus, share, vc, limit, config, as_json)
+    tell_why_not(job_number(job_id), **asked)
 
 
 @click.command()
@@ -136,11 +134,11 @@ def why_not(
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def history(config: Path, days: float, limit: int, as_json: bool) -> None:
+def history(**asked: Any) -> None:
     """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
     from lucid.cli.jobs.queue import tell_history
 
-    tell_history(config, days, limit, as_json)
+    tell_history(**asked)
 
 
 @click.command()
@@ -152,16 +150,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
 @click.option("--time-limits", is_flag=True, help="Which jobs would have started earlier with a shorter time limit.")
 @click.option("--time", "limit", help="With --time-limits: this limit, as sbatch takes it.  [default: by run times]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def efficiency(
-    config: Path,
-    user: str | None,
-    account: str | None,
-    job_id: str | None,
-    days: float | None,
-    time_limits: bool,
-    limit: str | None,
-    as_json: bool,
-) -> None:
+def efficiency(job_id: str | None, time_limits: bool, limit: str | None, **asked: Any) -> None:
     """Tell which GPU-hours were wasted, from what samplers measured. No job is changed.
 
     Counted are jobs that ended in the last days, and those that run, each over its whole run. Running jobs whose GPUs
@@ -172,10 +161,9 @@ def efficiency(
     if time_limits:
         from lucid.cli.jobs.time_limits import tell_time_limits
 
-        tell_time_limits(config, user, account, job_id, days, limit, as_json)
-        return
+        return tell_time_limits(job_id=job_id, limit=limit, **asked)
     if limit is not None:
         raise click.UsageError("--time belongs to --time-limits")
     from lucid.cli.site.efficiency import tell_efficiency
 
-    tell_efficiency(config, user, account, job_id, days, as_json)
+    return tell_efficiency(job_id=job_id, **asked)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-from lucid.cli.console import say
+from lucid.cli.console import answer
 from lucid.errors import ConfigError
 from lucid.explain.story import UNBROKEN, WIDTH
 
@@ -18,40 +17,36 @@ def tell_explain(
     """Carry out ``lucidctl explain``."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.jobs.queue import live_published_settings, live_settings, seen_store
+        from lucid.cli.jobs.queue import live_settings, seen_store
         from lucid.daemon.reporting.public_view import Published
         from lucid.explain.live_story import live_story, with_expected_start
 
         def why_unknown(job_id: str) -> str:
             from lucid.cli.jobs.ended import why_unknown as ask_slurm
 
-            return ask_slurm(live_settings(config), job_id)
+            return ask_slurm(settings, job_id)
 
-        places = live_published_settings(config)
-        store = seen_store(places)
-        story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
+        settings = live_settings(config)
+        store = seen_store(settings)
+        story, data = live_story(store, job_id, settings.daemon.profiling_partition, why_unknown)
         story = with_expected_start(story, data, store, config, tries=True)
         if not isinstance(store, Published) and "why_now" not in data:
             from lucid.explain.waste import with_use
 
             ended = store.ended_job(job_id)
-            story = with_use(story, data, store, places, ended)
+            story = with_use(story, data, store, settings, ended)
             if ended is not None:
                 from lucid.cli.jobs.ended import with_ending
 
-                story = with_ending(story, data, ended, live_settings(config), store)
+                story = with_ending(story, data, ended, settings, store)
         width = UNBROKEN
     else:
         from lucid.explain.replayed_story import run_story
 
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
-    if as_json:
-        say(json.dumps(data, indent=1))
-        return
     size = shutil.get_terminal_size((width, 24))
     most = size.lines - 1 if sys.stdout.isatty() and not long else None  # the prompt has the last line
-    for line, dim in story.lines(size.columns, most):
-        say(line, dim=dim)
+    answer(data, as_json, story.lines(size.columns, most))
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from lucid.accounting.values import limit_s
-from lucid.cli.console import say
-from lucid.cli.jobs.queue import live_published_settings, lives, seen_store
+from lucid.cli.console import answer
+from lucid.cli.jobs.queue import live_settings, lives, seen_store
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
@@ -29,7 +30,7 @@ _ID = "when"
 def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl when``."""
     allowed_s = None if limit is None else seconds_of(limit)
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = seen_store(settings)
     if not lives(store.lease(), time.time()):
         raise StoreError("lucidd does not run, so nobody knows the queue: systemctl start lucidd, or ask again later")
@@ -38,15 +39,13 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
     predictor = last.predictor(settings, config)
     asked = _candidates(last, gpus, partition)
     found = {vc: _answer(last, home, replace(job, vc=vc), predictor) for vc, home in asked.items()}
-    if as_json:
-        say(json.dumps({"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}))
-        return
-    for name, answer in found.items():
-        say(f"{name}: {answer['words']}, estimate {duration(answer['estimate_s'])}")
-    for words in (guess_words(len(last.times.known)), observed_words(last.modes, found)):
-        if words:
-            say(words)
-    say(f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}")
+    words = (
+        *(f"{name}: {told['words']}, estimate {duration(told['estimate_s'])}" for name, told in found.items()),
+        *filter(None, (guess_words(len(last.times.known)), observed_words(last.modes, found))),
+        f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}",
+    )
+    data = {"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}
+    answer(data, as_json, words, indent=None)
 
 
 def seconds_of(limit: str) -> float:
@@ -103,7 +102,7 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         run_times=last.run_times,
     )
     if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
-        ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
+        ahead = structs.replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
     starts_in_s = expected_start(inside, entry, ahead, last.times, snapshot.now_s)
     words = start_words(starts_in_s, ahead.ahead_of(_ID))
     return {

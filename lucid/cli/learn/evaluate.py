@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import answer, progress, say, table
 from lucid.errors import ModelError
 
 # The models' evaluation loads sklearn and interpret, which take seconds: each kind imports its own.
@@ -84,15 +83,7 @@ def evaluate(
     if "test_from" in takes - given.keys():
         raise click.UsageError(f"{kind} needs --test-from: the row or time from which on the data judge")
     figures = judge(*files, **given)
-    if as_json:
-        say(json.dumps({"kind": kind, **figures}))
-    else:
-        table = Table(title=kind)
-        table.add_column("figure", justify="left")
-        table.add_column("value", justify="right")
-        for name, value in _rows(figures):
-            table.add_row(name, value)
-        stdout_console().print(table)
+    answer({"kind": kind, **figures}, as_json, [table(("figure", ">value"), _rows(figures), title=kind)])
     if figures.get("worse"):
         for words in figures["worse"]:
             say(f"worse than the running median by more than 1 %: {words}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import answer, progress, say, table
 from lucid.cli.learn.evaluate import evaluate
 from lucid.cli.options import Group
-from lucid.config.load import Settings, load_settings, own_job_log
+from lucid.config.load import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
 from lucid.models.library import Library
-from lucid.places import library_folder
 
 if TYPE_CHECKING:
     from lucid.models.kind import Kind
@@ -100,11 +98,7 @@ def train(
         for number, kind in enumerate(wanted):
             report(number, len(wanted))
             found += keeper.tick(datetime.now(UTC), [kind]) if due else [_trained(keeper, kind)]
-    if as_json:
-        say(json.dumps([outcome.to_json() for outcome in found], indent=1))
-    else:
-        for outcome in found:
-            say("\n".join(_outcome_lines(outcome)))
+    answer([one.to_json() for one in found], as_json, ("\n".join(_outcome_lines(one)) for one in found))
     if any(outcome.trouble for outcome in found):
         click.get_current_context().exit(1)
 
@@ -132,16 +126,10 @@ def status(
         report(0, 1)
         found = keeper.status(datetime.now(UTC))
     suspended = {outcome.kind: keeper.library.suspended(outcome.kind) for outcome in found}
-    if as_json:
-        data = [{**outcome.to_json(), "suspended": suspended[outcome.kind]} for outcome in found]
-        say(json.dumps(data, indent=1))
-        return
-    table = Table(title=f"models in {keeper.library.root}")
-    for name in ("kind", "new", "error to fallback's", "input that moved most", "due", "why"):
-        table.add_column(name)
-    for outcome in found:
-        table.add_row(*_status_row(outcome, suspended[outcome.kind]))
-    stdout_console().print(table)
+    data = [{**outcome.to_json(), "suspended": suspended[outcome.kind]} for outcome in found]
+    columns = ("kind", "new", "error to fallback's", "input that moved most", "due", "why")
+    rows = (_status_row(outcome, suspended[outcome.kind]) for outcome in found)
+    answer(data, as_json, [table(columns, rows, title=f"models in {keeper.library.root}")])
 
 
 @models.command("list")
@@ -153,39 +141,28 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
     library = _open(folder, config)
     versions = [version for name in library.names() for version in library.versions(name)]
     suspended = {name: library.suspended(name) for name in library.names()}
-    if as_json:
-        rows = [
-            {
-                "name": version.name,
-                "version": version.number,
-                "created": version.created,
-                "in_service": version.in_service,
-                "suspended": suspended[version.name] if version.in_service else None,
-                "facts": _shown_facts(version.facts),
-            }
-            for version in versions
-        ]
-        say(json.dumps(rows, indent=1))
-        return
-    if not versions:
-        say(f"{library.root}: no versions yet; train some with: lucidctl models train")
-        return
-    table = Table(title=f"models in {library.root}")
-    for name in ("name", "version", "created", "learned from", "loss", "in service then", "now"):
-        table.add_column(name)
-    for version in versions:
-        facts = version.facts
-        now = ("suspended" if suspended[version.name] else "in service") if version.in_service else ""
-        table.add_row(
-            version.name,
-            f"v{version.number}",
-            version.created,
-            f"{facts.get('learned_from', '-')}",
-            _loss(facts.get("loss")),
-            _loss(facts.get("loss_in_service")),
-            now,
-        )
-    stdout_console().print(table)
+    rows = [
+        {
+            "name": version.name,
+            "version": version.number,
+            "created": version.created,
+            "in_service": version.in_service,
+            "suspended": suspended[version.name] if version.in_service else None,
+            "facts": _shown_facts(version.facts),
+        }
+        for version in versions
+    ]
+    columns = ("name", "version", "created", "learned from", "loss", "in service then", "now")
+    listed = table(columns, map(_version_cells, rows), title=f"models in {library.root}")
+    none = f"{library.root}: no versions yet; train some with: lucidctl models train"
+    answer(rows, as_json, [listed if versions else none])
+
+
+def _version_cells(row: dict[str, Any]) -> list[str]:
+    facts = row["facts"]
+    now = ("suspended" if row["suspended"] else "in service") if row["in_service"] else ""
+    learned, losses = str(facts.get("learned_from", "-")), (facts.get("loss"), facts.get("loss_in_service"))
+    return [row["name"], f"v{row['version']}", row["created"], learned, *map(_loss, losses), now]
 
 
 @models.command()
@@ -210,26 +187,24 @@ def show(
         with progress("drawing") as report:
             report(0, 1)
             drawn = write_page(kind, model, plots, {"version": version.number, **_shown_facts(version.facts)})
-    if as_json:
-        data: dict[str, Any] = {
-            "name": name,
-            "version": version.number,
-            "created": version.created,
-            "in_service": version.in_service,
-            "facts": _shown_facts(version.facts),
-            "trail": library.trail(name),
-            "model": dict(version.data),
-            "drawn": [str(path) for path in drawn],
-        }
-        say(json.dumps(data, indent=1))
-        return
-    state = ", in service" if version.in_service else ""
-    say(f"{name} v{version.number}, {version.created}{state}")
-    for key, value in _shown_facts(version.facts).items():
-        say(f"  {key}: {value}")
-    say(text(kind, model))
-    for path in drawn:
-        say(f"written: {path}")
+    facts = _shown_facts(version.facts)
+    data = {
+        "name": name,
+        "version": version.number,
+        "created": version.created,
+        "in_service": version.in_service,
+        "facts": facts,
+        "trail": library.trail(name),
+        "model": dict(version.data),
+        "drawn": [str(path) for path in drawn],
+    }
+    words = (
+        f"{name} v{version.number}, {version.created}{', in service' if version.in_service else ''}",
+        *(f"  {key}: {value}" for key, value in facts.items()),
+        text(kind, model),
+        *(f"written: {path}" for path in drawn),
+    )
+    answer(data, as_json, words)
 
 
 @models.command()
@@ -266,7 +241,7 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
-    from lucid.models.kinds import Keeper, Source, rules_from
+    from lucid.models.kinds import Keeper, Source
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.simulator.traces.window import read_finished
@@ -295,7 +270,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
             return usages, read_pairs(pairs, usages)
 
         sources["measured"] = Source(measured, f"{profiles}, {pairs}")
-    return Keeper(_open(folder, config), sources, rules_from(settings))
+    return Keeper(_open(folder, config), sources)
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import Table, answer, progress, say, table
 from lucid.cli.jobs.queue import live_settings, live_store
-from lucid.cli.options import Group
+from lucid.cli.options import DEFAULT_CONFIG, Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
-from lucid.core.snapshot import Partition
+from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario
-from lucid.store.view import snapshot_from_dict
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
@@ -29,19 +28,7 @@ from lucid.tuner.space import choose
 from lucid.tuner.tune import tune as run_tuning
 
 
-def default_config() -> Path:
-    """The path of lucidd's configuration, where none is named."""
-    return Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml"))
-
-
-def scenario_of_log(log: Path, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
-    """The scenario and notes, as from ``read_scenario``, of a log of the past.
-
-    Raises: TraceError: it cannot be read. ConfigError: options that contradict each other."""
-    return read_scenario(log, **options, muris_own=False)
-
-
-def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
+def scenario_of_store(days: float, asked: ReplayOptions) -> tuple[Scenario, list[str]]:
     """The jobs that ended in the last ``days``, on the nodes that lucidd last saw, unless --vcs or --nodes say
     otherwise, under lucidd's settings.
 
@@ -49,13 +36,14 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
         ConfigError: the configuration cannot be read, or names no partition.
         StoreError: there is no store.
         TraceError: nothing ended in that time."""
-    config = options["config"] or default_config()
+    config = asked.config or Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG))
     store = live_store(live_settings(config))
     trace = stored_trace(store, time.time() - days * 86400.0)
-    scenario, notes = read_scenario(trace, **{**options, "config": config}, muris_own=False)
-    if options["vcs"] is not None or options["nodes"] is not None:
+    scenario, notes = read_scenario(trace, replace(asked, config=config), muris_own=False)
+    if asked.vcs is not None or asked.nodes is not None:
         return scenario, notes
-    plan = floorplan(_partitions(store.view("snapshot")))
+    view = store.last_view()
+    plan = floorplan([] if view is None else list(view.snapshot().partitions.values()))
     lacking = sorted(set(trace.vcs) - set(plan.vcs)) if plan is not None else []
     if plan is None or lacking:
         return scenario, notes
@@ -66,10 +54,6 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
     return replace(
         scenario, vcs=plan.vcs, shape=plan.shape, profiling_nodes=plan.profiling_nodes if own is None else own
     ), notes
-
-
-def _partitions(view: Any) -> tuple[Partition, ...]:
-    return () if view is None else tuple(snapshot_from_dict(view).partitions.values())
 
 
 class _DefaultGroup(Group):
@@ -111,26 +95,23 @@ def search(
     workers: int | None,
     out: Path,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
 ) -> None:
     """Search settings on the earlier 60 % of the jobs, and judge the best on the rest."""
     dimensions = choose(only)
-    scenario = _scenario(history, options)
+    scenario = _scenario(history, asked)
     with progress("trying settings") as report:
         count = workers or os.cpu_count() or 1
-        proposal = run_tuning(scenario, dimensions, out, trials, options["seed"], count, report)
+        proposal = run_tuning(scenario, dimensions, out, trials, asked.seed, count, report)
     write_proposal(out, proposal)
-    if as_json:
-        say(_as_json(proposal))
-    else:
-        _print(proposal, out)
+    _tell(proposal, out, as_json)
 
 
-def _scenario(history: str, options: dict[str, Any]) -> Scenario:
+def _scenario(history: str, asked: ReplayOptions) -> Scenario:
     days = re.fullmatch(r"(\d+(?:\.\d+)?)d", history)
     if days is not None and not Path(history).exists():
-        return scenario_of_store(float(days[1]), options)[0]
-    return scenario_of_log(Path(history), options)[0]
+        return scenario_of_store(float(days[1]), asked)[0]
+    return read_scenario(Path(history), asked, muris_own=False)[0]
 
 
 def write_proposal(out: Path, proposal: Proposal) -> None:
@@ -146,37 +127,38 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
         raise LucidError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
 
 
-def _as_json(proposal: Proposal) -> str:
-    return json.dumps({"worth_it": proposal.worth_it, "verdict": verdict(proposal), **asdict(proposal)}, indent=1)
+def _tell(proposal: Proposal, out: Path, as_json: bool) -> None:
+    data = {"worth_it": proposal.worth_it, "verdict": verdict(proposal), **to_json(proposal)}
+    answer(data, as_json, _words(proposal, out), wraps=True)
 
 
-def _print(proposal: Proposal, out: Path) -> None:
-    console = stdout_console()
-    console.print(verdict(proposal), highlight=False)
+_COLUMNS = ("", ">now", ">with the change", ">change", ">95 % of resampled days")
+
+
+def _words(proposal: Proposal, out: Path) -> Iterator[str | Table]:
+    yield verdict(proposal)
     if proposal.changes:
-        console.print("\n" + toml_diff(proposal), highlight=False, markup=False)
+        yield f"\n{toml_diff(proposal)}"
     if proposal.evidence is not None:
-        table = Table(title="On later data")
-        for column in ("", "now", "with the change", "change", "95 % of resampled days"):
-            table.add_column(column, justify="right" if column else "left")
-        for c in proposal.evidence.changes:
-            table.add_row(
+        rows = (
+            (
                 c.name,
                 duration(c.before_s),
                 duration(c.after_s),
                 f"{c.relative:+.1%}",
                 f"{c.low:+.1%} to {c.high:+.1%}",
             )
-        console.print(table)
+            for c in proposal.evidence.changes
+        )
+        yield table(_COLUMNS, rows, title="On later data")
         for user in proposal.evidence.losers[:3]:
-            console.print(
+            yield (
                 f"loses most: {user.user or '(unnamed)'}, {user.jobs} jobs, average JCT {duration(user.before_s)} -> "
-                f"{duration(user.after_s)}",
-                highlight=False,
+                f"{duration(user.after_s)}"
             )
-    console.print(f"written: {out / 'proposal.html'}", highlight=False)
+    yield f"written: {out / 'proposal.html'}"
     if proposal.worth_it:
-        console.print(f"to use it: lucidctl tune apply {out} --config lucid.toml", highlight=False)
+        yield f"to use it: lucidctl tune apply {out} --config lucid.toml"
 
 
 @tune.command()
@@ -185,10 +167,7 @@ def _print(proposal: Proposal, out: Path) -> None:
 def show(folder: Path, as_json: bool) -> None:
     """Show the proposal in FOLDER."""
     proposal = load_proposal(folder / "proposal.json")
-    if as_json:
-        say(_as_json(proposal))
-    else:
-        _print(proposal, folder)
+    _tell(proposal, folder, as_json)
 
 
 @tune.command()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import Console, Table, many_bars, say, stdout_console
+from lucid.cli.console import Table, answer, many_bars, table
 from lucid.cli.replay.options import Sectioned, scene_options
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
-from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run
+from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run, written
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.metrics import times_baseline
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.summary import never_ran
 
 
@@ -38,7 +39,7 @@ def compare(
     workers: int | None,
     out: Path | None,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
 ) -> None:
     """Replay TRACE under every policy that can run on it.
 
@@ -51,7 +52,7 @@ def compare(
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    scenario, notes = read_scenario(trace_file, **options, muris_own=False)
+    scenario, notes = read_scenario(trace_file, asked, muris_own=False)
     with many_bars() as report:
         found = compare_policies(scenario, policies or default_policies(ablations), workers, report, promise)
     if not found.runs:
@@ -63,16 +64,12 @@ def compare(
     notes += [f"{name} assumes {found.assumptions[name].text()}" for name in found.runs]
     if out is not None:
         write_run(out, scenario, list(found.runs.values()), found.metrics, {}, notes, _extra(found))
-    if as_json:
-        summary = {**run_summary(scenario, found.metrics, [*notes, *never_ran(found.metrics)]), **_extra(found)}
-        say(json.dumps(summary, indent=1))
-        return
-    console = stdout_console()
-    _print(console, found)
-    for note in shown:  # the rest stands in the tables
-        console.print(f"note: {note}", highlight=False)
-    if out is not None:
-        console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+
+    def data() -> dict[str, Any]:
+        return {**run_summary(scenario, found.metrics, [*notes, *never_ran(found.metrics)]), **_extra(found)}
+
+    words = (*_words(found), *(f"note: {note}" for note in shown), *written(out))  # the rest stands in the tables
+    answer(data, as_json, words, wraps=True)
 
 
 def _reasons(found: Comparison) -> list[str]:
@@ -86,26 +83,24 @@ def _extra(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, found: Comparison) -> None:
+_COLUMNS = ("avg JCT", "JCT > 8 GPUs", "p99.9 queueing", "avg queueing", "makespan", "GPU use")
+
+
+def _words(found: Comparison) -> Iterator[str | Table]:
     beside = times_baseline(found.metrics)
     one = f" (in brackets: {beside['policy']} = 1)" if beside else ""
-    table = Table(title=f"Policies by average JCT{one}")
-    table.add_column("policy", no_wrap=True)
-    for column in ("avg JCT", "JCT > 8 GPUs", "p99.9 queueing", "avg queueing", "makespan", "GPU use"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("assumes")
+    rows = []
     for name in sorted(found.runs, key=lambda name: found.metrics[name].get("avg_jct_s", 0.0)):
         m, ratios = found.metrics[name], beside["by_policy"][name] if beside else {}
         cells = [_cell(m.get(f"{key}_s"), ratios.get(key)) for key in (*_BESIDE, "avg_queue", "makespan")]
-        table.add_row(name, *cells, f"{m['gpu_use']:.1%}", found.assumptions[name].text())
-    for name, reason in found.not_applicable.items():
-        table.add_row(name, "n/a", "", "", "", "", "", reason)
-    console.print(table)
+        rows.append((name, *cells, f"{m['gpu_use']:.1%}", found.assumptions[name].text()))
+    rows += [(name, "n/a", "", "", "", "", "", reason) for name, reason in found.not_applicable.items()]
+    columns = ("policy", *(f">{name}" for name in _COLUMNS), "assumes")
+    yield table(columns, rows, unwrapped=len(columns) - 1, title=f"Policies by average JCT{one}")
     if any(item.durations == "true" for name, item in found.assumptions.items() if name in found.runs):
-        console.print(
+        yield (
             "Nobody can have a policy that assumes TRUE durations: it shows how much there is to gain. The policy "
-            "backfill is plain Slurm.",
-            highlight=False,
+            "backfill is plain Slurm."
         )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from lucid.cli.console import progress, stdout_console
-from lucid.cli.replay.simulate import compare, print_table, write_run
+from lucid.cli.console import answer, progress, stdout_console
+from lucid.cli.replay.simulate import compare, tables, write_run
 from lucid.explain.replayed_story import run_story
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import gains_headline, gains_of_runs
@@ -47,9 +47,8 @@ def demo(out: Path, seed: int) -> None:
     )
     scenario = Scenario(trace, vcs, lends=True)
     metrics, runs, logs = compare(scenario, _POLICIES, keep_decisions=True)
-    print_table(console, metrics)
     told = [gains_headline(one) for one in gains_of_runs(runs, logs) if one.policy == "lucid"]
-    console.print(*told, highlight=False)
+    answer(None, False, (*tables(metrics), *told), wraps=True)
     write_run(out, scenario, runs, metrics, logs, notes)
     write_trace(trace, out / "trace.csv")
     job_id = _worth_telling(runs[-1], logs["lucid"])

@@ -1,18 +1,11 @@
-"""Options for a window of a trace and for the number of nodes that it is replayed on, and what they come to."""
+"""Options for a window of a trace and for the nodes that it is replayed on; the sections of a replay's help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from lucid.errors import ConfigError
-from lucid.simulator.layout import read_vcs, sized_to_load, sized_vcs
-from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.window import POOL
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -74,7 +67,7 @@ def window_options(command: _Command) -> _Command:
 
 
 def scene_options(command: _Command) -> _Command:
-    """Adds ``pool`` and ``load`` of ``read_scenario``, and the window."""
+    """Adds ``pool`` and ``load`` of ``ReplayOptions``, and the window."""
     return _added(command, (*_SCENE, *_WINDOW))
 
 
@@ -82,46 +75,3 @@ def _added(command: _Command, options: tuple[Callable[[_Command], _Command], ...
     for option in reversed(options):
         command = option(command)
     return command
-
-
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """The options that give the number of nodes: ``vcs``, ``nodes`` or ``load``, else the trace. ``pool``: in one VC.
-
-    Raises: ConfigError: two of them give it."""
-
-    vcs: Path | None
-    nodes: int | None
-    load: float | None
-    pool: bool
-    gpus_per_node: int
-    profiling_nodes: int | None
-
-    def __post_init__(self) -> None:
-        given = {"--vcs": self.vcs, "--nodes": self.nodes, "--load": self.load}
-        said = [name for name, value in given.items() if value is not None]
-        if len(said) > 1:
-            raise ConfigError(f"{' and '.join(said)} each say how many nodes there are; give one of them")
-
-    def nodes_of(self, trace: Trace, walled: Trace | None = None) -> dict[str, int]:
-        """Nodes by VC for a trace; ``walled``: the trace with its VCs, where ``trace`` was pooled.
-
-        Raises: ConfigError: the nodes cannot hold the largest jobs, or `sized_to_load`. TraceError: the file of VCs
-        cannot be read."""
-        if self.vcs is not None:
-            found = read_vcs(self.vcs)
-        elif self.load is not None:
-            found = sized_to_load(trace, self.gpus_per_node, self.load, self.profiling_nodes)
-        else:
-            # sized to the trace, a pool has the nodes of its VCs: only the walls go
-            found = sized_vcs(trace if self.nodes or walled is None else walled, self.gpus_per_node, self.nodes)
-        return {POOL: sum(found.values())} if self.pool else found
-
-    def notes(self, load: float | None) -> list[str]:
-        """How the nodes were chosen, where nobody gave them; ``load``: the load that they came to."""
-        found = ["--pool: all jobs are in one VC, which has the nodes of all VCs"] if self.pool else []
-        if self.load is not None:
-            found.append(f"the nodes were chosen for a load of {self.load:g}; on whole nodes it is {load or 0.0:.3f}")
-        elif self.vcs is None and self.nodes is None:
-            found.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
-        return found

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from lucid.cli.console import progress
-from lucid.cli.replay.options import Sizing
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.kinds import Served
 from lucid.models.library import Library
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
-from lucid.places import library_folder
 from lucid.simulator.cluster.nodes import read_events, with_limits
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
-from lucid.simulator.layout import NodeShape, offered_load
+from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.published_semantics import Semantics
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.traces.window import days_of, pooled
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--format", "fmt", metavar="NAME", help="Format of the trace. Default: found from its first line."),
@@ -89,7 +87,7 @@ _OPTIONS = (
     ),
     click.option(
         "--semantics",
-        type=click.Choice([s.value for s in Semantics]),
+        type=click.Choice([s.value for s in Semantics if s is not Semantics.AS_LIVE]),
         help="'published' and 'published-mended' reproduce the published simulator of Lucid, and 'muri' Muri's. "
         "They are for parity only. Default: 'honest'; for a trace of Muri, simulate takes 'muri'.",
     ),
@@ -125,47 +123,36 @@ _OPTIONS = (
 )
 
 
-def scenario_options(command: _Command) -> _Command:
-    """Adds the argument TRACE and the options of ``read_scenario`` to a command."""
+def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument TRACE and the options of a replay to a command."""
     return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(cluster_options(command))
 
 
-def cluster_options(command: _Command) -> _Command:
-    """Adds the options of ``read_scenario`` without the trace: for commands that name it in their own way."""
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a replay without the trace, for commands that name it in their own way. The command gets
+    them as one value, ``asked``."""
+
+    @wraps(command)
+    def collected(**given: Any) -> Any:
+        return command(asked=asked_of(given), **{key: given[key] for key in given if key not in _NAMES})
+
     for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        collected = option(collected)
+    return collected
+
+
+_NAMES = frozenset(one.name for one in fields(ReplayOptions))
+
+
+def asked_of(given: Mapping[str, Any]) -> ReplayOptions:
+    """What is asked of a replay, among the values of a command's options.
+
+    Raises: ConfigError: two of them contradict each other."""
+    return ReplayOptions(**{name: value for name, value in given.items() if name in _NAMES})
 
 
 def read_scenario(
-    trace_file: Path | Trace,
-    fmt: str | None,
-    vcs: Path | None,
-    nodes: int | None,
-    gpus_per_node: int,
-    gpu_mem_mib: int,
-    cpus_per_node: int,
-    mem_mib_per_node: int,
-    profiling_nodes: int | None,
-    estimate_specs: Sequence[str],
-    predictor: str,
-    pairs: Path | None,
-    profiles: Path | None,
-    workloads: str,
-    seed: int,
-    config: Path | None,
-    semantics: str | None,
-    skip_bad: bool,
-    as_live: bool = False,
-    remember_pairs: bool = True,
-    lending: str | None = None,
-    muris_own: bool = True,
-    applications: Path | None = None,
-    events: Path | None = None,
-    pool: bool = False,
-    load: float | None = None,
-    begin: str | None = None,
-    days: float | None = None,
+    trace_file: Path | Trace, asked: ReplayOptions, muris_own: bool = True
 ) -> tuple[Scenario, list[str]]:
     """The scenario that the options ask for, and notes on what was assumed.
 
@@ -173,66 +160,57 @@ def read_scenario(
     trace of Muri's as Muri's simulator does.
 
     Raises: ConfigError: options that contradict each other. TraceError: a file that cannot be read."""
-    sizing = Sizing(vcs, nodes, load, pool, gpus_per_node, profiling_nodes)
-    if pool and (lending or "off") != "off":
-        raise ConfigError("--pool leaves one VC, and --lending is of several; leave one of them out")
-    settings = load_settings(config) if config else Settings()
-    if lending is not None:
-        settings = _lending(settings, lending)
-    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad, applications)
-    if begin is not None or days is not None:
-        trace = days_of(trace, begin, days)
+    settings = load_settings(asked.config) if asked.config else Settings()
+    if asked.lending is not None:
+        settings = settings.changed({"policy.lending.mode": asked.lending})
+    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, asked)
+    if asked.begin is not None or asked.days is not None:
+        trace = days_of(trace, asked.begin, asked.days)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
-    if workloads == "synthetic":
-        trace, count = with_workloads(trace, seed)
-        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
+    if asked.workloads == "synthetic":
+        trace, count = with_workloads(trace, asked.seed)
+        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {asked.seed})")
     elif not any(item.profile for item in trace.jobs):
         notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
     if trace.evaluated_with:
-        held = [
-            f"{name}.{key} = {value}" for name, part in trace.evaluated_with.items() for key, value in part.items()
-        ]
+        held = [f"{key} = {value}" for key, value in trace.evaluated_with.items()]
         notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
-    shape = NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node)
     walled = trace
-    if pool:
+    if asked.pool:
         trace = pooled(walled)
-    given = _estimates(estimate_specs, trace, skip_bad)
+    given = _estimates(asked.estimate_specs, trace, asked.skip_bad)
     for estimates in given.values():
         lacking = sum(item.job.id not in estimates for item in trace.jobs)
         if lacking:
             notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
-    layout = sizing.nodes_of(trace, walled if pool else None)
+    layout = asked.nodes_of(trace, walled if asked.pool else None)
     scenario = Scenario(
         trace,
         layout,
-        shape,
-        read_pairs(pairs) if pairs else ContentionTruth(),
+        asked.shape,
+        read_pairs(asked.pairs) if asked.pairs else ContentionTruth(),
         settings,
-        profiling_nodes,
+        asked.profiling_nodes,
         given,
         "given estimates",
-        predictor,
-        _packing(bool(given) or predictor == "learned", profiles, pairs),
-        _semantics(semantics, trace, notes, muris_own),
-        as_live,
-        remember_pairs,
-        _throughput(settings, config, notes) if as_live else None,
+        asked.predictor,
+        _packing(bool(given) or asked.predictor == "learned", asked),
+        _semantics(asked, trace, notes, muris_own),
+        asked.remember_pairs,
+        _throughput(settings, asked.config, notes) if asked.as_live else None,
     )
-    if events is not None:
-        scenario = _with_events(scenario, events, notes)
-    if as_live and scenario.semantics is not Semantics.HONEST:
-        raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
+    if asked.events is not None:
+        scenario = _with_events(scenario, asked.events, notes)
     scenario, lends = with_lending_by_default(scenario)
     if lends:
         notes.append(
             "not an even comparison: under policies that can borrow (lucid) VCs lend each other idle GPUs, under all "
             "others each keeps to its own; --lending off or --pool gives the same nodes to all"
         )
-    notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
+    notes += asked.sizing_notes(offered_load(trace, sum(layout.values()) * asked.gpus_per_node))
     if scenario.not_profiled:
         notes.append(f"{scenario.not_profiled} (--profiling-nodes N sets N aside all the same)")
-    if pairs is None:
+    if asked.pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
 
@@ -243,10 +221,7 @@ def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
     lucidd does, which needs a partition of Slurm's for it."""
     several = scenario.vcs is not None and len(scenario.vcs) > 1
     lends = (
-        several
-        and scenario.semantics is Semantics.HONEST
-        and not scenario.as_live
-        and "mode" not in scenario.settings.policy.lending.model_fields_set
+        several and scenario.semantics is Semantics.HONEST and "policy.lending.mode" not in scenario.settings.given
     )
     return replace(scenario, lends=lends), lends
 
@@ -264,18 +239,9 @@ def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
     return replace(scenario, trace=trace, outages=outages)
 
 
-def _lending(settings: Settings, mode: str) -> Settings:
-    policy = settings.policy
-    return settings.model_copy(
-        update={
-            "policy": policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": mode})}),
-        }
-    )
-
-
-def _read(path: Path, fmt: str | None, skip_bad: bool, applications: Path | None) -> Trace:
+def _read(path: Path, asked: ReplayOptions) -> Trace:
     with progress(f"reading {path.name}") as report:
-        return read_trace(path, fmt, skip_bad=skip_bad, progress=report, applications=applications)
+        return read_trace(path, asked.fmt, skip_bad=asked.skip_bad, progress=report, applications=asked.applications)
 
 
 def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Throughput | None:
@@ -291,30 +257,31 @@ def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Th
     return Throughput(model, served.version(THROUGHPUT))
 
 
-def _packing(used: bool, profiles: Path | None, pairs: Path | None) -> PackingModels | None:
-    if profiles is None:
+def _packing(used: bool, asked: ReplayOptions) -> PackingModels | None:
+    if asked.profiles is None:
         return None
-    if not used or pairs is None:
+    if not used or asked.pairs is None:
         raise ConfigError(
             "--profiles trains the share tree and the pair model: give --predictor learned (or --estimates) and "
             "--pairs too"
         )
     with progress("training the packing models") as report:
         report(0, 1)
-        return train_packing(profiles, pairs)
+        return train_packing(asked.profiles, asked.pairs)
 
 
-def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
+def _semantics(asked: ReplayOptions, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
     """The semantics asked for; else those of the trace's own simulator, where it has one."""
-    if name is not None:
-        return Semantics(name)
-    if not muris_own or not any(item.stages is not None for item in trace.jobs):
-        return Semantics.HONEST
-    notes.append(
-        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
-        "--semantics honest charges each start once"
-    )
-    return Semantics.MURI
+    found = Semantics(asked.semantics or Semantics.HONEST)
+    if asked.semantics is None and muris_own and any(item.stages is not None for item in trace.jobs):
+        notes.append(
+            "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
+            "--semantics honest charges each start once"
+        )
+        found = Semantics.MURI
+    if asked.as_live and found is not Semantics.HONEST:
+        raise ConfigError(f"--as-live is for --semantics honest; {found.value} reproduces a simulator")
+    return Semantics.AS_LIVE if asked.as_live else found
 
 
 def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import RenderableType
 
-from lucid.cli.console import Console, Table, progress, say, stdout_console
+from lucid.cli.console import Table, answer, progress, styled, table
 from lucid.cli.replay.options import Sectioned, scene_options
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.errors import ConfigError
@@ -30,6 +31,7 @@ from lucid.simulator.metrics import (
     times_baseline,
 )
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import never_ran
 from lucid.simulator.scenario import Scenario, with_promise
@@ -39,31 +41,31 @@ from lucid.simulator.start_forecast import Forecasts
 _LISTED = 5
 
 
-def print_gains(console: Console, found: Gains) -> None:
-    """Print all VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
-    console.print(f"Who gains, who loses: {found.policy} against {found.baseline}", style="bold", highlight=False)
-    console.print(_table("VC", found, found.vcs))
+def gains_words(found: Gains) -> Iterator[RenderableType | tuple[str, bool]]:
+    """All VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
+    yield styled(f"Who gains, who loses: {found.policy} against {found.baseline}", "bold")
+    yield _parties("VC", found, found.vcs)
     users = found.users if len(found.users) <= 2 * _LISTED else (*found.users[:_LISTED], *found.users[-_LISTED:])
     if len(users) > 1:
-        console.print(_table("user", found, users))
+        yield _parties("user", found, users)
         if len(users) < len(found.users):
             between = len(found.users) - len(users)
-            said = f"the {_LISTED} users that lose most and gain most; --json has the {between} between"
-            console.print(said, highlight=False)
+            yield f"the {_LISTED} users that lose most and gain most; --json has the {between} between"
     for one in found.losing[:_LISTED]:
-        told = f"job {one.job} ends {duration(one.lost_s)} later: {loss_text(one, duration)}"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+        yield f"job {one.job} ends {duration(one.lost_s)} later: {loss_text(one, duration)}", False
 
 
-def _table(title: str, found: Gains, parties: Sequence[Party]) -> Table:
-    table = Table()
-    table.add_column(title)
-    for column in ("jobs", f"JCT, {found.baseline}", f"JCT, {found.policy}", "ratio", "jobs later"):
-        table.add_column(column, justify="right")
-    for party in parties:
-        times = (duration(party.baseline_s), duration(party.jct_s))
-        table.add_row(party.name or "(no name)", f"{party.jobs:,}", *times, f"{party.ratio:.3f}", f"{party.later:,}")
-    return table
+def _parties(title: str, found: Gains, parties: Sequence[Party]) -> Table:
+    rows = (
+        (
+            party.name or "(no name)",
+            f"{party.jobs:,}",
+            *map(duration, (party.baseline_s, party.jct_s)),
+            *(f"{party.ratio:.3f}", f"{party.later:,}"),
+        )
+        for party in parties
+    )
+    return table((title, ">jobs", f">JCT, {found.baseline}", f">JCT, {found.policy}", ">ratio", ">jobs later"), rows)
 
 
 promise_option = click.option(
@@ -97,7 +99,8 @@ def simulate(
     promise: bool,
     long: bool,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
+    trace_file: Path,
 ) -> None:
     """Replay TRACE under each --policy, and compare the results.
 
@@ -109,7 +112,7 @@ def simulate(
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    scenario, notes = read_scenario(**options)
+    scenario, notes = read_scenario(trace_file, asked)
     metrics, runs, logs = compare(
         scenario, chosen, keep_decisions=out is not None, forecasts=forecasts, promise=promise
     )
@@ -119,19 +122,21 @@ def simulate(
         write_run(out, scenario, runs, metrics, logs, notes)
     told = gains_of_runs(runs, logs)
     notes += never_ran(metrics)  # the page has a place of its own for them
-    if as_json:
-        say(json.dumps({**run_summary(scenario, metrics, notes), **_gains_summary(told)}, indent=1))
-        return
-    console = stdout_console()
-    for one in told:
-        console.print(gains_headline(one), highlight=False)
-    print_table(console, metrics, long)
-    for one in told if long else ():
-        print_gains(console, one)
-    for note in (*notes, *(() if long else ("by VC and size, medians, forecasts, who loses and why: --long",))):
-        console.print(f"note: {note}", highlight=False)
-    if out is not None:
-        console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+    more = () if long else ("by VC and size, medians, forecasts, who loses and why: --long",)
+    words = (
+        *map(gains_headline, told),
+        *tables(metrics, long),
+        *(words for one in told if long for words in gains_words(one)),
+        *(f"note: {note}" for note in (*notes, *more)),
+        *written(out),
+    )
+    data = {**run_summary(scenario, metrics, notes), **_gains_summary(told)}
+    answer(data, as_json, words, wraps=True)
+
+
+def written(out: Path | None) -> list[str]:
+    """The line on what lies in the folder *out*, where one was named."""
+    return [] if out is None else [f"written: {out / 'report.html'}, and a folder for each policy"]
 
 
 def check_any_ran(scenario: Scenario, runs: Iterable[Run]) -> None:
@@ -240,113 +245,119 @@ _SHORT = ("avg_jct_s", "avg_queue_s", "p999_queue_s", "avg_jct_large_s")
 """Figures that the table has without ``--long``."""
 
 
-def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]], long: bool = True) -> None:
-    """Print the comparison as a table; with ``long``, with all rows, average JCT by VC and by size, and what each VC
+def tables(metrics: Mapping[str, Mapping[str, Any]], long: bool = True) -> Iterator[Table]:
+    """The comparison as a table; with ``long``, with all rows, average JCT by VC and by size, and what each VC
     lent."""
-    rows: list[tuple[str, str]] = [
-        ("avg JCT", "avg_jct_s"),
-        ("median JCT", "median_jct_s"),
-        ("p90 JCT", "p90_jct_s"),
-        ("p99.9 JCT", "p999_jct_s"),
-        ("avg queueing", "avg_queue_s"),
-        ("median queueing", "median_queue_s"),
-        ("p90 queueing", "p90_queue_s"),
-        ("p99.9 queueing", "p999_queue_s"),
-        ("JCT of jobs > 8 GPUs", "avg_jct_large_s"),
-        ("makespan", "makespan_s"),
-    ]
-    table = Table(title="Comparison of policies")
-    table.add_column("")
-    for name in metrics:
-        table.add_column(name, justify="right")
-    for label, key in (row for row in rows if long or row[1] in _SHORT):
-        table.add_row(label, *[_time(m.get(key)) for m in metrics.values()])
+    yield table(("", *(f">{name}" for name in metrics)), _rows(metrics, long), title="Comparison of policies")
+    if long:
+        yield from _split_tables(metrics)
+    if long or any("promise" in m for m in metrics.values()):
+        yield from _lending_tables(metrics)
+
+
+_TIMES = (
+    ("avg JCT", "avg_jct_s"),
+    ("median JCT", "median_jct_s"),
+    ("p90 JCT", "p90_jct_s"),
+    ("p99.9 JCT", "p999_jct_s"),
+    ("avg queueing", "avg_queue_s"),
+    ("median queueing", "median_queue_s"),
+    ("p90 queueing", "p90_queue_s"),
+    ("p99.9 queueing", "p999_queue_s"),
+    ("JCT of jobs > 8 GPUs", "avg_jct_large_s"),
+    ("makespan", "makespan_s"),
+)
+
+
+def _rows(metrics: Mapping[str, Mapping[str, Any]], long: bool) -> Iterator[list[str]]:
+    """The rows of the comparison; with ``long`` also those for who develops policies."""
+    found = metrics.values()
+
+    def row(label: str, cell: Callable[[Mapping[str, Any]], str]) -> list[str]:
+        return [label, *map(cell, found)]
+
+    def given(part: str, rows: Sequence[tuple[str, str, str]]) -> Iterator[list[str]]:
+        if any(m.get(part) for m in found):
+            for label, key, form in rows:
+                yield [label, *(form.format(m[part][key]) if _has(m.get(part), key) else "-" for m in found)]
+
+    for label, key in _TIMES:
+        if long or key in _SHORT:
+            yield [label, *(_time(m.get(key)) for m in found)]
     beside = times_baseline(metrics)
     for label, key in _BESIDE_ROWS if beside else ():
-        cells = [_times(beside["by_policy"][name][key]) for name in metrics]
-        table.add_row(f"{label}, {beside['policy']}'s = 1", *cells)
-    table.add_row("GPU use", *[f"{m['gpu_use']:.1%}" for m in metrics.values()])
-    table.add_row("jobs packed", *[f"{m['packed_share']:.1%}" for m in metrics.values()])
-    if any("windows" in m for m in metrics.values()):
-        for label, key, form in _WINDOW_ROWS:
-            table.add_row(label, *[_figure(m.get("windows"), key, form) for m in metrics.values()])
-    if long:
-        _long_rows(table, metrics)
-    console.print(table)
-    if long:
-        _split_tables(console, metrics)
-    if long or any("promise" in m for m in metrics.values()):
-        _lending_table(console, metrics)
+        yield [f"{label}, {beside['policy']}'s = 1", *(_times(beside["by_policy"][name][key]) for name in metrics)]
+    yield row("GPU use", lambda m: f"{m['gpu_use']:.1%}")
+    yield row("jobs packed", lambda m: f"{m['packed_share']:.1%}")
+    yield from given("windows", _WINDOW_ROWS)
+    if not long:
+        return
+    yield row("preemptions", lambda m: f"{m['preemptions']:,}")
+    if any(m["resizes"] for m in found):
+        yield row("resizes", lambda m: f"{m['resizes']:,}")
+    if any("starvation_bound_s" in m for m in found):
+        yield row("past the starvation bound", _past_bound)
+    yield row("ended in profiling", lambda m: f"{m['ended_in_profiling']:,}")
+    yield row("jobs", lambda m: f"{m['jobs']:,}")
+    yield from given("start_forecast", _FORECAST_ROWS)
+    yield row("simulated in", lambda m: f"{m['wall_s']:.1f} s")
 
 
-def _long_rows(table: Table, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add the rows for those who develop policies."""
-    table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
-    if any(m["resizes"] for m in metrics.values()):
-        table.add_row("resizes", *[f"{m['resizes']:,}" for m in metrics.values()])
-    if any("starvation_bound_s" in m for m in metrics.values()):
-        table.add_row("past the starvation bound", *[_past_bound(m) for m in metrics.values()])
-    table.add_row("ended in profiling", *[f"{m['ended_in_profiling']:,}" for m in metrics.values()])
-    table.add_row("jobs", *[f"{m['jobs']:,}" for m in metrics.values()])
-    if any(m.get("start_forecast") for m in metrics.values()):
-        for label, key, form in _FORECAST_ROWS:
-            table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
-    table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
-
-
-def _split_tables(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print average JCT by size and by VC."""
+def _split_tables(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
+    """Average JCT by size and by VC."""
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
-        groups = next(iter(metrics.values()))[key]
-        split = Table(title=f"avg JCT / avg queueing by {title}")
-        split.add_column(title)
-        split.add_column("jobs", justify="right")
-        for name in metrics:
-            split.add_column(name, justify="right")
-        for group, first in groups.items():
-            if first["jobs"]:
-                cells = [
-                    f"{_time(m[key][group].get('avg_jct_s'))} / {_time(m[key][group].get('avg_queue_s'))}"
-                    for m in metrics.values()
-                ]
-                split.add_row(group, f"{first['jobs']:,}", *cells)
-        console.print(split)
+        groups = [m[key] for m in metrics.values()]
+        rows = (
+            (
+                group,
+                f"{first['jobs']:,}",
+                *(f"{_time(g[group].get('avg_jct_s'))} / {_time(g[group].get('avg_queue_s'))}" for g in groups),
+            )
+            for group, first in groups[0].items()
+            if first["jobs"]
+        )
+        columns = (title, ">jobs", *(f">{name}" for name in metrics))
+        yield table(columns, rows, title=f"avg JCT / avg queueing by {title}")
 
 
-def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print what each VC of a pool lent and borrowed, under each policy that lends."""
+def _lending_tables(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
+    """What each VC of a pool lent and borrowed, under each policy that lends; and what that cost it."""
     lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
     if not lenders:
         return
-    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, in each VC (virtual cluster)")
-    table.add_column("VC")
-    table.add_column("quota", justify="right")
-    for name in lenders:
-        table.add_column(name, justify="right")
-    for vc, first in next(iter(lenders.values())).items():
-        cells = [
-            f"{g[vc]['lent_gpu_h']:,.0f} / {g[vc]['borrowed_gpu_h']:,.0f}, {g[vc].get('jobs_past_bound', '-')}"
-            for g in lenders.values()
-        ]
-        table.add_row(vc, f"{first['quota_gpus']:,}", *cells)
-    console.print(table)
+    rows = (
+        (
+            vc,
+            f"{first['quota_gpus']:,}",
+            *(
+                f"{g[vc]['lent_gpu_h']:,.0f} / {g[vc]['borrowed_gpu_h']:,.0f}, {g[vc].get('jobs_past_bound', '-')}"
+                for g in lenders.values()
+            ),
+        )
+        for vc, first in next(iter(lenders.values())).items()
+    )
+    title = "GPU-hours lent / borrowed, jobs past their bound, in each VC (virtual cluster)"
+    yield table(("VC", ">quota", *(f">{name}" for name in lenders)), rows, title=title)
     for name, groups in lenders.items():
         if "promise" in metrics[name]:
-            _promise_table(console, name, {**groups, "all": metrics[name]})
+            yield _promise_table(name, {**groups, "all": metrics[name]})
 
 
-def _promise_table(console: Console, policy: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the cost of lending to each VC, and to all."""
-    table = Table(title=f"{policy}: what lending costs, against the same without")
-    table.add_column("VC")
-    for column in ("avg JCT", "without", "jobs within quota", "of these waited longer, p99.9", "at most"):
-        table.add_column(column, justify="right")
-    for vc, found in groups.items():
-        cost = found.get("promise")
-        if cost is not None:
-            times = (_time(found["avg_jct_s"]), _time(cost["walls_avg_jct_s"]))
-            table.add_row(vc, *times, f"{cost['jobs']:,}", _time(cost["p999_s"]), _time(cost["worst_s"]))
-    console.print(table)
+_PROMISE = ("VC", ">avg JCT", ">without", ">jobs within quota", ">of these waited longer, p99.9", ">at most")
+
+
+def _promise_table(policy: str, groups: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The cost of lending to each VC, and to all."""
+    rows = (
+        (
+            vc,
+            *(_time(found["avg_jct_s"]), _time(cost["walls_avg_jct_s"]), f"{cost['jobs']:,}"),
+            *(_time(cost["p999_s"]), _time(cost["worst_s"])),
+        )
+        for vc, found in groups.items()
+        if (cost := found.get("promise")) is not None
+    )
+    return table(_PROMISE, rows, title=f"{policy}: what lending costs, against the same without")
 
 
 def _past_bound(found: Mapping[str, Any]) -> str:
@@ -373,15 +384,13 @@ _WINDOW_ROWS = (
     ("GPU-hours unused in 24 h before windows", "unused_before_gpu_h", "{:,.0f}"),
     ("of GPU-hours there", "there_before_gpu_h", "{:,.0f}"),
     ("runs cut by windows", "runs_cut", "{:,}"),
-    ("runs that left before windows", "runs_left", "{:,}"),
     ("GPU-hours of lost work of these", "lost_gpu_h", "{:,.0f}"),
     ("runs lost with their nodes", "runs_failed", "{:,}"),
 )
 
 
-def _figure(found: Mapping[str, Any] | None, key: str, form: str) -> str:
-    value = None if found is None else found[key]
-    return "-" if value is None else form.format(value)
+def _has(found: Mapping[str, Any] | None, key: str) -> bool:
+    return found is not None and found[key] is not None
 
 
 def _times(ratio: float | None) -> str:

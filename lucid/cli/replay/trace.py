@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import Table, answer, progress, say, table
 from lucid.cli.options import Group
 from lucid.cli.replay.options import window_options
 from lucid.errors import TraceError
@@ -110,12 +109,7 @@ def describe_command(
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read."""
     figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days), applications))
-    if as_json:
-        say(json.dumps(figures, indent=2))
-        return
-    console = stdout_console()
-    for table in _tables(figures):
-        console.print(table)
+    answer(figures, as_json, _tables(figures))
 
 
 @trace.command("convert")
@@ -190,8 +184,7 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
 
 
-def _tables(figures: dict[str, Any]) -> list[Table]:
-    summary = Table(title=f"Trace {figures['name']}", show_header=False)
+def _tables(figures: dict[str, Any]) -> Iterator[Table]:
     arrivals, users = figures["arrivals"], figures["users"]
     counts = [f"{count} {name}" for name, count in figures["states"].items()]
     rows = [
@@ -217,17 +210,19 @@ def _tables(figures: dict[str, Any]) -> list[Table]:
         )
         days = zip(_WEEKDAYS, by_day, strict=True)
         rows.append(("rhythm of the week", ", ".join(f"{day} {rate:.1f}/h" for day, rate in days)))
-    for row in rows:
-        summary.add_row(*row)
-    durations = Table(title="Durations")
-    for name in figures["duration_s"]:
-        durations.add_column(name, justify="right")
-    durations.add_row(*(_hours(value) for value in figures["duration_s"].values()))
-    sizes = Table("GPUs", "jobs", "share", title="Sizes")
-    for gpus, count in figures["gpus"].items():
-        sizes.add_row(gpus, str(count), f"{count / figures['jobs']:.1%}")
-    vcs = Table("VC", "jobs", "users", "most GPUs", "GPU-hours", "of the load", "GPUs on average", title="VCs")
-    for name, vc in figures["vcs"].items():
-        load = (f"{vc['offered_gpu_h']:,.0f}", f"{vc['load_share']:.1%}", f"{vc['mean_gpus_in_use']:.1f}")
-        vcs.add_row(name, str(vc["jobs"]), str(vc["users"]), str(vc["max_gpus"]), *load)
-    return [summary, durations, sizes, vcs]
+    yield table(("", ""), rows, title=f"Trace {figures['name']}", show_header=False)
+    durations = figures["duration_s"]
+    yield table(
+        (f">{name}" for name in durations), [[_hours(value) for value in durations.values()]], title="Durations"
+    )
+    sizes = ((gpus, str(count), f"{count / figures['jobs']:.1%}") for gpus, count in figures["gpus"].items())
+    yield table(("GPUs", "jobs", "share"), sizes, title="Sizes")
+    vcs = (
+        (
+            name,
+            *(str(vc["jobs"]), str(vc["users"]), str(vc["max_gpus"])),
+            *(f"{vc['offered_gpu_h']:,.0f}", f"{vc['load_share']:.1%}", f"{vc['mean_gpus_in_use']:.1f}"),
+        )
+        for name, vc in figures["vcs"].items()
+    )
+    yield table(("VC", "jobs", "users", "most GPUs", "GPU-hours", "of the load", "GPUs on average"), vcs, title="VCs")

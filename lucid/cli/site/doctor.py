@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from lucid.cli.console import say
+from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
@@ -22,9 +21,10 @@ from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
-from lucid.setup.doctor import check_site, see_site
+from lucid.setup.doctor import check_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.host_actions import RELEASE, by_hand_where
+from lucid.setup.site import see_site
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.pyslurm import make_client
@@ -49,18 +49,15 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
 
     Exit status 1 if something is bad."""
     findings = diagnose(live_settings(config), root)
-    if as_json:
-        say(json.dumps({"findings": [f.to_dict() for f in findings]}, indent=1))
-    else:
-        show_findings(findings)
+    answer({"findings": [f.to_dict() for f in findings]}, as_json, findings_words(findings))
     if any(found.level == "bad" for found in findings):
         raise SystemExit(1)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Print the findings, bad ones first, each with its remedy."""
+def findings_words(findings: Sequence[Finding]) -> Iterator[str]:
+    """The findings in words, bad ones first, each with its remedy."""
     for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
-        say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
+        yield f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else "")
 
 
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
@@ -83,8 +80,6 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     else:
         in_force = site.config
         findings += check_site(settings, modes, site)
-    finally:
-        client.close()
     if Mode.PACK in modes.values():
         findings += check_files(settings, root or root_of(settings), in_force)
     return list(dict.fromkeys(findings))
@@ -143,10 +138,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
     store = _store_to_leave(settings)
     token = _right_to_act(store, settings)
     client = make_client(settings.slurm, Breaker(time.monotonic))
-    try:
-        left = let_everything_go(settings, client, store, token, wait_s, say)
-    finally:
-        client.close()
+    left = let_everything_go(settings, client, store, token, wait_s, say)
     store.drop_lease(token)
     beat = Path(settings.daemon.heartbeat)
     try:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.jobs.queue import live_published_settings, live_store
+from lucid.cli.console import Table, answer, table
+from lucid.cli.jobs.queue import live_settings, live_store
+from lucid.config.load import profiles_folder
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
 from lucid.profiler.waste import (
     ADVICE,
+    DAYS,
     HELD,
     TITLES,
     JobAccount,
@@ -42,10 +42,10 @@ def tell_efficiency(
     as_json: bool,
 ) -> None:
     """Carry out ``lucidctl efficiency``."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
-    days = settings.efficiency.days if days is None else days
+    days = DAYS if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     # a job that is named is looked for as far back as anything is known
     found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)
@@ -60,15 +60,15 @@ def tell_efficiency(
         raise ConfigError(
             f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
         )
-    if as_json:
-        say(json.dumps(efficiency_data(found, days), indent=1))
-    elif job_id is not None:
-        for one in found:
-            job = one.job
-            head = f"job {job.job_id} of {job.user} ({job.name}): {gpus(job.gpus)}, {job.state}"
-            say(shown("\n".join([head, *use_words(one)]), lines=True))
-    else:
-        tell_accounts(found, days, "account" if account is None and user is None else "user")
+    first = "account" if account is None and user is None else "user"
+    words = accounts_words(found, days, first) if job_id is None else map(_job_words, found)
+    answer(lambda: efficiency_data(found, days), as_json, words)
+
+
+def _job_words(one: JobAccount) -> str:
+    job = one.job
+    head = f"job {job.job_id} of {job.user} ({job.name}): {gpus(job.gpus)}, {job.state}"
+    return shown("\n".join([head, *use_words(one)]), lines=True)
 
 
 def efficiency_data(
@@ -103,51 +103,48 @@ def _asked(one: Total) -> str:
     return f"{one.asked_gpu_h:,.1f}{rest}"
 
 
-def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
-    """Print the tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
+def accounts_words(accounts: list[JobAccount], days: float, first: str) -> Iterator[str | Table]:
+    """The tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
     whole = total_of("", accounts)
-    say(
+    yield (
         f"{whole.jobs} jobs of the last {days:g} days: {whole.held_gpu_h:,.1f} GPU-hours held, "
         f"{whole.worked_gpu_h:,.1f} worked, {whole.all_wasted_gpu_h:,.1f} wasted; {whole.not_measured_jobs} jobs "
         f"with {whole.not_measured_gpu_h:,.1f} GPU-hours not measured"
     )
-    keys = {
-        "account": lambda one: one.job.account or "(none)",
-        "user": lambda one: one.job.user,
-    }
-    for name in (first, "user") if first != "user" else ("user",):
-        table = Table()
-        for column in (name, "jobs", "asked", "held", "worked", "wasted", "not measured", "kWh", "memory used"):
-            table.add_column(column, justify="left" if column == name else "right")
-        for one in totals(accounts, keys[name]):
-            figures = (
-                one.held_gpu_h,
-                one.worked_gpu_h,
-                one.all_wasted_gpu_h,
-                one.not_measured_gpu_h,
-            )
-            kwh = "" if one.energy_kwh is None else f"{one.energy_kwh:,.1f}"
-            memory = f"{one.host_peak_gib / one.host_asked_gib:.0%}" if one.host_asked_gib else ""
-            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures), kwh, memory)
-        stdout_console().print(table)
+    keys = {"account": lambda one: one.job.account or "(none)", "user": lambda one: one.job.user}
+    for name in dict.fromkeys((first, "user")):
+        yield table((name, *_COLUMNS), map(_cells, totals(accounts, keys[name])))
     for kind in WasteKind:
-        some = [(w.gpu_h, account, w.words) for account in accounts for w in account.waste if w.kind is kind]
-        if not some:
-            continue
-        some.sort(key=lambda item: (-item[0], item[1].job.job_id))
-        note = "" if kind in HELD else " (not held, so not in the sum)"
-        say(f"{TITLES[kind]}: {sum(item[0] for item in some):,.1f} GPU-hours{note} in {len(some)} jobs")
-        for gpu_h, account, words in some[:_JOBS_SHOWN]:
-            job = account.job
-            say(shown(f"  {job.job_id} ({job.user}, {job.name}): {gpu_h:,.1f}; {words}"))
-        if len(some) > _JOBS_SHOWN:
-            say(f"  and {len(some) - _JOBS_SHOWN} more: --json lists all")
-        say(f"  What to do: {ADVICE[kind]}")
+        some = [(w.gpu_h, account.job, w.words) for account in accounts for w in account.waste if w.kind is kind]
+        if some:
+            some.sort(key=lambda item: (-item[0], item[1].job_id))
+            note = "" if kind in HELD else " (not held, so not in the sum)"
+            yield f"{TITLES[kind]}: {sum(item[0] for item in some):,.1f} GPU-hours{note} in {len(some)} jobs"
+            yield from _shortened(f"{job.job_id} ({job.user}, {job.name}): {h:,.1f}; {why}" for h, job, why in some)
+            yield f"  What to do: {ADVICE[kind]}"
     idle = _idle_jobs(accounts)
     if idle:
-        say(f"{len(idle)} running jobs whose GPUs do nothing now:")
-    for job, since_s in idle[:_JOBS_SHOWN]:
-        for_s = duration(job.end_s - since_s)
-        say(shown(f"  {job.job_id} ({job.user}, {job.vc}): {job.gpus} GPUs since {when(since_s)}, for {for_s}"))
-    if len(idle) > _JOBS_SHOWN:
-        say(f"  and {len(idle) - _JOBS_SHOWN} more: --json lists all")
+        yield f"{len(idle)} running jobs whose GPUs do nothing now:"
+    yield from _shortened(
+        f"{job.job_id} ({job.user}, {job.vc}): {job.gpus} GPUs since {when(since_s)}, "
+        f"for {duration(job.end_s - since_s)}"
+        for job, since_s in idle
+    )
+
+
+_COLUMNS = (">jobs", ">asked", ">held", ">worked", ">wasted", ">not measured", ">kWh", ">memory used")
+
+
+def _cells(one: Total) -> tuple[str, ...]:
+    figures = (one.held_gpu_h, one.worked_gpu_h, one.all_wasted_gpu_h, one.not_measured_gpu_h)
+    kwh = "" if one.energy_kwh is None else f"{one.energy_kwh:,.1f}"
+    memory = f"{one.host_peak_gib / one.host_asked_gib:.0%}" if one.host_asked_gib else ""
+    return (one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures), kwh, memory)
+
+
+def _shortened(jobs: Iterable[str]) -> Iterator[str]:
+    """The first of these lines, and how many more there are."""
+    lines = list(jobs)
+    yield from (shown(f"  {line}") for line in lines[:_JOBS_SHOWN])
+    if len(lines) > _JOBS_SHOWN:
+        yield f"  and {len(lines) - _JOBS_SHOWN} more: --json lists all"

@@ -6,8 +6,8 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,17 @@ import click
 from rich.live import Live
 from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 
-from lucid.cli.console import Table, say, stdout_console, styled
+from lucid.cli.console import Table, answer, say, stdout_console, styled, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
 from lucid.cli.options import DEFAULT_CONFIG, Group, config_option
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, load_settings, profiles_folder
+from lucid.core.codec import to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
 from lucid.explain.formatting import duration, when
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Spell, Summary
 from lucid.text import shown
 
@@ -42,35 +42,33 @@ def health(config: Path, everything: bool, as_json: bool) -> None:
     told: dict[str, Any] = (store.view("status") or {}).get("gpu_health") or {}
     outs = outs_in(store.settings())
     rows = [out_json(outs[name]) for name in sorted(outs)]
-    if as_json:
-        say(json.dumps({**{key: told.get(key, []) for key in _LISTS}, "out": rows}, indent=1))
-        return
-    if not rows:
-        say("no GPU is out")
+    data = {**{key: told.get(key, []) for key in _LISTS}, "out": rows}
+    answer(data, as_json, _health_words(told, rows, everything))
+
+
+def _health_words(told: Mapping[str, Any], rows: Sequence[dict[str, Any]], everything: bool) -> Iterator[str | Table]:
+    if rows:
+        yield _health_table(
+            (f"{row['node']}:{row['index']}", when(row["since_s"]), row["words"], _by(row)) for row in rows
+        )
     else:
-        _health_table([(f"{row['node']}:{row['index']}", row["since_s"], row["words"], _by(row)) for row in rows])
+        yield "no GPU is out"
     for row in told.get("beyond") or ():
-        say(shown(f"{row['node']}:{row['index']} has {row['words']}, and is not taken out: too many are"))
+        yield shown(f"{row['node']}:{row['index']} has {row['words']}, and is not taken out: too many are")
     for one in told.get("not_kept") or ():
-        say(shown(f"Slurm's own jobs are not kept off {one['gpu']}: {one['why']}"))
+        yield shown(f"Slurm's own jobs are not kept off {one['gpu']}: {one['why']}")
     for node in told.get("sampler_silent") or ():
-        say(shown(f"{node}: its sampler has told nothing for minutes"))
+        yield shown(f"{node}: its sampler has told nothing for minutes")
     for one in told.get("driver_silent") or ():
-        say(shown(f"{one['node']}: the driver has not answered since {when(one['since_s'])}"))
-    for one in told.get("odd_numbers") or ():
-        say(shown(odd_numbers(one)))
+        yield shown(f"{one['node']}: the driver has not answered since {when(one['since_s'])}")
+    yield from (shown(odd_numbers(one)) for one in told.get("odd_numbers") or ())
     if everything:
         faults = told.get("faults") or ()
-        _health_table([(one["gpu"], one["began_s"], one["words"], _whose(one)) for one in faults])
+        yield _health_table((one["gpu"], when(one["began_s"]), one["words"], _whose(one)) for one in faults)
 
 
-def _health_table(rows: list[tuple[str, float, str, str]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("GPU", "since", "why", ""):
-        table.add_column(name)
-    for gpu, since_s, words, more in rows:
-        table.add_row(gpu, when(since_s), words, more)
-    stdout_console().print(table)
+def _health_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    return table(("GPU", "since", "why", ""), rows, **_PLAIN)
 
 
 def _by(row: dict[str, Any]) -> str:
@@ -138,6 +136,10 @@ def _parsed(gpu: str) -> tuple[str, int]:
     return node, int(index)
 
 
+_PLAIN: Mapping[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"}
+_COLUMNS = (
+    "node", "GPU", "job", "partner", ">util", ">own", ">mem", ">DRAM", ">MiB", ">expected", ">seen", "state"
+)  # fmt: skip
 _STALE_S = 180.0
 """Summaries older than this belong to a job that has ended, or to a sampler that is gone."""
 
@@ -245,11 +247,9 @@ def gpu(
             f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/nodes.md)"
         )
     console = stdout_console()
-    if as_json:
+    if as_json or once or not console.is_terminal:
         rows, bad = _gpu_rows(profiles, metrics)
-        say(json.dumps({"gpus": [asdict(row) for row in rows], "bad_files": bad}, indent=1))
-    elif once or not console.is_terminal:
-        console.print(_table(*_gpu_rows(profiles, metrics)))
+        answer({"gpus": [to_json(row) for row in rows], "bad_files": bad}, as_json, [_table(rows, bad)])
     else:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             try:
@@ -292,19 +292,14 @@ def _gpu_rows(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow]
 
 
 def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("node", "GPU", "job", "partner"):
-        table.add_column(name, no_wrap=True)
-    for name in ("util", "own", "mem", "DRAM", "MiB", "expected", "seen"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
+    made = table(_COLUMNS, (), unwrapped=4, **_PLAIN)
     before: tuple[str, str] | None = None
     for row in rows:
         card = (row.node, row.gpu)
         same = card == before
         before = card
         notes = [*row.notes[-1:], *([f"last sample {duration(row.age_s)} ago"] if row.age_s > 15 else [])]
-        table.add_row(
+        made.add_row(
             "" if same else row.node,
             "" if same else row.gpu[:12],
             row.job or "",
@@ -316,12 +311,12 @@ def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
             "; ".join([row.state, *notes]),
         )
     if not rows:
-        table.add_row("", "", "no job", *[""] * 8, "no sampler has written for three minutes")
+        made.add_row("", "", "no job", *[""] * 8, "no sampler has written for three minutes")
     if any(row.partner for row in rows):
-        table.caption = "partner: the job on the same GPUs; expected, seen: shares of the speed that a job has alone"
+        made.caption = "partner: the job on the same GPUs; expected, seen: shares of the speed that a job has alone"
     for text in bad:
-        table.caption = styled(text, style="red")
-    return table
+        made.caption = styled(text, style="red")
+    return made
 
 
 def _percent(value: float | None) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
-from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.console import answer, say, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
 from lucid.cli.options import config_option
 from lucid.config.load import Settings
@@ -98,18 +97,18 @@ def _list(settings: Settings, partition: str | None, as_json: bool) -> None:
     rows = [row for row in _rows(settings, store) if partition in (None, row["partition"])]
     if not rows:
         raise _unknown(partition, settings, "lucid.toml")
-    if as_json:
-        say(json.dumps({"partitions": rows}, indent=1))
-        return
-    table = Table()
-    for name in ("partition", "lucid.toml", "by hand", "since", "in force"):
-        table.add_column(name)
-    for row in rows:
-        switched = f"{row['by_hand']} (overtaken by the file)" if row["overtaken"] else row["by_hand"] or ""
-        table.add_row(
-            row["partition"], row["configured"] or "(not named)", switched, row["since"] or "", row["in_force"]
+    cells = (
+        (
+            row["partition"],
+            row["configured"] or "(not named)",
+            f"{row['by_hand']} (overtaken by the file)" if row["overtaken"] else row["by_hand"] or "",
+            row["since"] or "",
+            row["in_force"],
         )
-    stdout_console().print(table)
+        for row in rows
+    )
+    columns = ("partition", "lucid.toml", "by hand", "since", "in force")
+    answer({"partitions": rows}, as_json, [table(columns, cells)])
 
 
 def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import progress, say
+from lucid.cli.console import answer, progress
 from lucid.cli.jobs.queue import live_settings
 from lucid.cli.options import config_option
 from lucid.core.decision import row_of
@@ -42,19 +42,15 @@ def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: boo
             found.append(_one(path))
     differing = [item for item in found if item["differs"]]
     foreign = {item["code"] for item in found} - {lucid_version()}
-    if as_json:
-        told = {"records": len(found), "same": len(found) - len(differing), "code": lucid_version(), "found": found}
-        say(json.dumps(told, indent=1))
-    else:
-        plans = sum(item["partitions"] for item in found)
-        for item in differing[:_LISTED]:
-            _print(item)
-        if len(differing) > _LISTED:
-            say(f"and {len(differing) - _LISTED} more records; --json has all")
-        for code in sorted(foreign):
-            say(f"note: some were recorded by {code}, this is {lucid_version()}")
-        same = "all the same" if not differing else f"{len(differing)} DIFFER"
-        say(f"{len(found)} records with {plans} partitions' plans made again: {same}")
+    more, same = len(differing) - _LISTED, f"{len(differing)} DIFFER" if differing else "all the same"
+    words = (
+        *(line for item in differing[:_LISTED] for line in _difference_words(item)),
+        *([f"and {more} more records; --json has all"] if more > 0 else []),
+        *(f"note: some were recorded by {code}, this is {lucid_version()}" for code in sorted(foreign)),
+        f"{len(found)} records with {sum(item['partitions'] for item in found)} partitions' plans made again: {same}",
+    )
+    told = {"records": len(found), "same": len(found) - len(differing), "code": lucid_version(), "found": found}
+    answer(told, as_json, words)
     if differing:
         raise SystemExit(1)
 
@@ -113,11 +109,11 @@ def _words(partition: str, decision: Any) -> str:
     return "no decision" if decision is None else decision_line(row_of(0.0, "", partition, value_from_json(decision)))
 
 
-def _print(item: dict[str, Any]) -> None:
+def _difference_words(item: dict[str, Any]) -> Iterator[str]:
     at = time.strftime("%F %T", time.localtime(item["at_s"]))
     for name, differences in item["differs"].items():
-        say(f"{item['file']} ({at}), partition {name}:")
+        yield (f"{item['file']} ({at}), partition {name}:")
         for one in differences[:_LISTED]:
-            say(f"  {one['what']}\n    was: {one['was']}\n    now: {one['now']}")
+            yield (f"  {one['what']}\n    was: {one['was']}\n    now: {one['now']}")
         if len(differences) > _LISTED:
-            say(f"  and {len(differences) - _LISTED} more")
+            yield (f"  and {len(differences) - _LISTED} more")

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import say
+from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
-from lucid.cli.site.doctor import diagnose, leave_slurm, show_findings
+from lucid.cli.site.doctor import diagnose, findings_words, leave_slurm
+from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal, Restore
 from lucid.setup.conf_text import diff_of
-from lucid.setup.host_actions import RELEASE, Machine, Running, see_running
+from lucid.setup.host_actions import RELEASE, Machine, see_running
 from lucid.setup.install import programs_here
 from lucid.setup.neighbours import check_unnamed
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import TOML, Options, Plan, make_plan
+from lucid.setup.site import Site
 from lucid.setup.site_scripts import CHOICES
 from lucid.text import shown
 
@@ -188,6 +188,7 @@ def setup(
     With --undo, all of it is taken back, and every job released. lucidctl pause only stops Lucid for a while, and
     lucidctl uninstall only releases the jobs."""
     asks = not (yes or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
+    tell = _silent if as_json else say
     if purge and not undo:
         raise ConfigError("--purge belongs to --undo")
     journal = Journal.read(_ROOT)
@@ -210,32 +211,37 @@ def setup(
     )  # fmt: skip
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     told = _plan_data(plan, journal, drain)
-    if not as_json:
-        _show(plan, running)
+    for words in _plan_words(plan, running):
+        tell(words)
     if plan.refused:
         _end(told, as_json, changed=False)
         raise SystemExit(1)
     if dry_run:
-        if not as_json:
-            say("--dry-run: nothing was changed")
+        tell("--dry-run: nothing was changed")
         _end(told, as_json, changed=False)
         return
     if not told["pending"]:
-        if not as_json:
-            say(f"nothing to do: {', '.join(names)} {'is' if len(names) == 1 else 'are'} set up to {chosen.value}")
+        tell(f"nothing to do: {', '.join(names)} {'is' if len(names) == 1 else 'are'} set up to {chosen.value}")
     else:
         _sure(yes, asks, "Make these changes?")
         if asks and chosen is Mode.PACK and not nodes_have_files:
             nodes_have_files = click.confirm("Do all nodes and submit hosts see this /etc/slurm (shared, or copied)?")
-        tell = _silent if as_json else say
+
+        def carry_out(plan: Plan, running: Site) -> bool:
+            return apply_plan(
+                _ROOT, machine, journal, plan, dict(running.config),
+                drain=drain, nodes_have_files=nodes_have_files, say=tell,
+            )  # fmt: skip
+
         try:
             with journal.locked():
-                whole = apply_plan(
-                    _ROOT, machine, journal, plan, dict(running.config),
-                    drain=drain, nodes_have_files=nodes_have_files, say=tell,
-                )  # fmt: skip
-                if whole and plan.again:
-                    whole = _end_lending(machine, journal, plan, options, drain, nodes_have_files, tell)
+                whole = carry_out(plan, running)
+                if whole and plan.lending.again:
+                    if drain:
+                        machine.leave(plan.lending.partition, tell)
+                    running = see_running()
+                    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
+                    whole = _end_lending(plan, tell) or carry_out(plan, running)
         finally:
             for ran in machine.ran:
                 tell(f"ran {ran}")
@@ -248,13 +254,13 @@ def setup(
             return
     findings = diagnose(live_settings(_ROOT / TOML))
     _end({**told, "findings": [found.to_dict() for found in findings]}, as_json, changed=told["pending"])
-    if not as_json:
-        show_findings(findings)
+    for words in findings_words(findings):
+        tell(words)
     if any(found.level == "bad" for found in findings):
         raise SystemExit(1)
 
 
-def _what(running: Running, mode: str | None, partitions: str | None, asks: bool) -> tuple[Mode, list[str]]:
+def _what(running: Site, mode: str | None, partitions: str | None, asks: bool) -> tuple[Mode, list[str]]:
     """The mode and the partitions, asked for where they are not given."""
     have = running.with_gpus
     if not have:
@@ -280,59 +286,41 @@ def _what(running: Running, mode: str | None, partitions: str | None, asks: bool
 def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
     """The plan as JSON, for ``--json``."""
     return {
-        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),
+        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.lending.again and drain),
         "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
         "mode": plan.mode.value,
         "partitions": list(plan.partitions),
         "files": [{"path": str(c.path), "new": c.before is None, "diff": diff_of([c])} for c in plan.changes],
         "steps": [words for _, words in plan.steps],
         "notes": plan.notes,
-        "refused": [asdict(refusal) for refusal in plan.refused],
+        "refused": [to_json(refusal) for refusal in plan.refused],
     }
 
 
-def _end_lending(
-    machine: Machine,
-    journal: Journal,
-    before: Plan,
-    options: Options,
-    drain: bool,
-    nodes_have_files: bool,
-    tell: Callable[[str], None],
-) -> bool:
-    """Take the pool's partition away once lucidd lends no more and no job is left there. Returns as
-    ``apply_plan``."""
-    if drain:
-        machine.leave(before.partition, tell)
-    running = see_running()
-    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
-    if not plan.gone:
+def _end_lending(plan: Plan, tell: Callable[[str], None]) -> bool:
+    """Say what is planned once lucidd lends no more. Returns whether the pool's partition has to stay for now."""
+    if plan.lending.gone:
+        tell(diff_of(plan.changes))
+    else:
         for note in plan.notes:
             tell(f"note: {note}")
-        return True
-    tell(diff_of(plan.changes))
-    return apply_plan(
-        _ROOT, machine, journal, plan, dict(running.config),
-        drain=drain, nodes_have_files=nodes_have_files, say=tell,
-    )  # fmt: skip
+    return not plan.lending.gone
 
 
-def _show(plan: Plan, running: Running) -> None:
+def _plan_words(plan: Plan, running: Site) -> Iterator[str]:
     db = running.config.get("AccountingStorageType") or "no accounting"
-    say(f"Slurm {running.version[0]}.{running.version[1]:02}, {running.conf}, {db}")
+    yield f"Slurm {running.version[0]}.{running.version[1]:02}, {running.conf}, {db}"
     for name, nodes in running.with_gpus.items():
         mark = f" -> {plan.mode.value}" if name in plan.partitions else ""
-        say(f"  {shown(name)}: {len(nodes)} nodes with {sum(len(node.gpu_types) for node in nodes)} GPUs{mark}")
+        yield f"  {shown(name)}: {len(nodes)} nodes with {sum(len(node.gpu_types) for node in nodes)} GPUs{mark}"
     for change in plan.changes:
         if change.shipped and change.before is None:
-            say(f"new: {change.path}, as shipped")
-    say(diff_of(c for c in plan.changes if c.before is not None or not c.shipped), nl=False)
-    for note in plan.notes:
-        say(f"note: {note}")
-    for _, words in plan.steps:
-        say(f"then: {words}")
-    for refusal in plan.refused:
-        say(f"refused: {refusal.what}\n      -> {refusal.remedy}")
+            yield f"new: {change.path}, as shipped"
+    if diff := diff_of(c for c in plan.changes if c.before is not None or not c.shipped):
+        yield diff.removesuffix("\n")
+    yield from (f"note: {note}" for note in plan.notes)
+    yield from (f"then: {words}" for _, words in plan.steps)
+    yield from (f"refused: {refusal.what}\n      -> {refusal.remedy}" for refusal in plan.refused)
 
 
 def _sure(yes: bool, asks: bool, question: str) -> None:
@@ -370,35 +358,27 @@ def _undo(
     as_json: bool,
 ) -> None:
     if journal.state == "none" or (journal.state == "undone" and not purge):
-        told: dict[str, Any] = {"pending": False, "undone": [], "changed": False}
-        say(json.dumps(told, indent=1) if as_json else "nothing to undo: setup has changed nothing here")
+        told: dict[str, Any] = {"pending": False, "undone": []}
+        _end(told, as_json, changed=False, words="nothing to undo: setup has changed nothing here")
         return
     restores = journal.restores(purge=purge)
     check_unnamed(_ROOT, restores)
     lines = [f"{'remove ' if r.content is None else 'restore'}  {r.path}" for r in restores]
-    if not as_json:
-        say("\n".join(lines) or "no file is to be restored")
+    told, tell = {"pending": True, "undone": lines}, _silent if as_json else say
+    tell("\n".join(lines) or "no file is to be restored")
     if dry_run:
-        say(
-            json.dumps({"pending": True, "undone": lines, "changed": False}, indent=1)
-            if as_json
-            else "--dry-run: nothing was changed"
-        )
+        _end(told, as_json, changed=False, words="--dry-run: nothing was changed")
         return
     _sure(yes, asks, "Undo all of it?")
-    tell = _silent if as_json else say
     try:
         with journal.locked():
             undo_setup(_ROOT, machine, journal, restores, purge=purge, drain=drain, say=tell)
     finally:
         for ran in machine.ran:
             tell(f"ran {ran}")
-    if as_json:
-        say(json.dumps({"pending": True, "undone": lines, "changed": True}, indent=1))
-    else:
-        say("undone" + ("" if purge else "; lucid.toml and /var/lib/lucid stay (--undo --purge removes them)"))
+    stays = "" if purge else "; lucid.toml and /var/lib/lucid stay (--undo --purge removes them)"
+    _end(told, as_json, changed=True, words=f"undone{stays}")
 
 
-def _end(told: dict[str, Any], as_json: bool, *, changed: bool) -> None:
-    if as_json:
-        say(json.dumps({**told, "changed": changed}, indent=1))
+def _end(told: dict[str, Any], as_json: bool, *, changed: bool, words: str = "") -> None:
+    answer({**told, "changed": changed}, as_json, [words] if words else ())

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from lucid.cli.console import say
+from lucid.cli.console import answer
 from lucid.cli.jobs.queue import live_settings
 from lucid.cli.options import Group, config_option
+from lucid.core.codec import to_json
 from lucid.daemon.lending import POOL_EXAMPLE
 from lucid.errors import ConfigError
-from lucid.setup.check import check_installation
-from lucid.setup.install import install_files
+from lucid.setup.install import check_installation, install_files
 from lucid.setup.nodes import parse_node, parse_partition
 from lucid.setup.render import SLOTS, lending_text, render
 from lucid.slurm.client import Breaker
@@ -84,12 +82,8 @@ def render_command(
                 (out / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name a folder of yours") from None
-    if as_json:
-        say(json.dumps(asdict(rendered), indent=2))
-    elif out is not None:
-        say(f"wrote {', '.join(texts)} to {out}")
-    else:
-        say("\n".join(f"### {name}\n{text}" for name, text in texts.items()), nl=False)
+    whole = "\n".join(f"### {name}\n{text}" for name, text in texts.items()).removesuffix("\n")
+    answer(to_json(rendered), as_json, [whole if out is None else f"wrote {', '.join(texts)} to {out}"])
 
 
 @slurm.command("lending")
@@ -105,10 +99,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
     if not (rules.partition and rules.quotas):
         raise ConfigError(f"{config}: daemon.pool is not set: say which VCs lend, as in\n{POOL_EXAMPLE}")
     client = make_client(settings.slurm, Breaker(time.monotonic))
-    try:
-        nodes = [node for node in client.nodes() if node.gpu_types]
-    finally:
-        client.close()
+    nodes = [node for node in client.nodes() if node.gpu_types]
     own = {vc: [node for node in nodes if vc in node.partitions] for vc in rules.quotas}
     without = [vc for vc, mine in own.items() if not mine]
     if without:
@@ -123,7 +114,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
         accounts,
         max((max(node.slots, default=0) for node in nodes), default=0) or SLOTS,
     )
-    say(json.dumps({"text": text}, indent=1) if as_json else text, nl=as_json)
+    answer({"text": text}, as_json, [text.removesuffix("\n")])
 
 
 def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
@@ -155,19 +146,15 @@ def install_command(
     With --check: exit status 1 if something is to be done."""
     if not check:
         done = install_files(root, force=force, units=units)
-        say(json.dumps(done, indent=2) if as_json else "\n".join(done))
-        if units and not as_json:
-            say("next: systemctl daemon-reload, then lucidctl doctor")
-        elif not as_json:
-            say("next: lucidctl slurm install --check says what slurm.conf still lacks")
+        after = "systemctl daemon-reload, then lucidctl doctor"
+        after = after if units else "lucidctl slurm install --check says what slurm.conf still lacks"
+        answer(done, as_json, [*done, f"next: {after}"])
         return
     findings = check_installation(root, conf.lstrip("/"))
-    if as_json:
-        say(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
-            say(f"{'ok ' if finding.ok else 'BAD'}  {finding.about}: {finding.says}")
-            if finding.remedy:
-                say(f"     remedy: {finding.remedy}")
+    words = (
+        f"{'ok ' if one.ok else 'BAD'}  {one.about}: {one.says}" + f"\n     remedy: {one.remedy}" * bool(one.remedy)
+        for one in findings
+    )
+    answer([to_json(finding) for finding in findings], as_json, words)
     if not all(finding.ok for finding in findings):
         ctx.exit(1)

@@ -20,7 +20,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static, TabbedContent, TabPane
 
 from lucid.cli.console import styled
-from lucid.cli.jobs.queue import live_published_settings
+from lucid.cli.jobs.queue import live_settings
 from lucid.cli.site.top_cells import COLUMNS, Row, TopView, read_view, story_text
 from lucid.errors import ConfigError, LucidError
 
@@ -31,7 +31,7 @@ def tell_top(config: Path, every_s: float, user: str) -> None:
         raise ConfigError(
             "top needs a terminal; for programs there are lucidctl queue --json and lucidctl status --json"
         )
-    live_published_settings(config)  # what is wrong with them is said before the screen is taken
+    live_settings(config)  # what is wrong with them is said before the screen is taken
     if find_spec("textual") is None:
         raise ConfigError("lucidctl top needs the package textual: pip install 'lucid-scheduler[top]'")
 

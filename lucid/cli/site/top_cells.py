@@ -6,8 +6,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from lucid.cli.jobs.queue import live_published_settings, lives, seen_store
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
+from lucid.cli.jobs.queue import live_settings, lives, seen_store
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.daemon.plan_errors import words_of_plan_errors
@@ -29,8 +30,7 @@ COLUMNS = {
 """The titles of each table."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of a table. ``key``: its identity from one reading to the next. ``order``: the sort key of each
     column. ``job``: the job that it is about, if any."""
 
@@ -41,8 +41,7 @@ class Row:
     job: str = ""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TopView:
+class TopView(Struct, frozen=True):
     """One reading. ``head``: lines above the tables. ``tables``: rows by title, in Lucid's order."""
 
     head: tuple[str, ...]
@@ -53,7 +52,7 @@ def read_view(config: Path) -> TopView:
     """lucidd's last plan and lucidd's state, as a reading.
 
     Raises: LucidError: the configuration or the plan is missing, or cannot be read."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = seen_store(settings)
     last, starts = read_stored_starts(store, config)
     seen = store.view("status") or {}
@@ -83,7 +82,7 @@ def read_view(config: Path) -> TopView:
 def story_text(config: Path, job_id: str, width: int) -> str:
     """A job's story, as ``lucidctl explain`` prints it; or the error, where there is none."""
     try:
-        settings = live_published_settings(config)
+        settings = live_settings(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
         return with_expected_start(story, data, store, config).text(width)

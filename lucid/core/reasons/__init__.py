@@ -4,7 +4,7 @@ Each class is one question, its fields the values compared, its truth the answer
 ``fits = FreeGpus(...)`` and ``if fits:``, then stores ``fits``; nothing is explained afterwards.
 ``lucid.explain.reasons`` turns them into words."""
 
-from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason import REASONS, Reason, reason_to_dict
 from lucid.core.reasons.profiling import (
     CarryNode,
     HomeHasRoom,
@@ -157,6 +157,5 @@ __all__ = [
     "Victim",
     "WaitOrder",
     "WaitedForProfiling",
-    "reason_from_dict",
     "reason_to_dict",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.names import Shown
 from lucid.core.reason import Reason
 from lucid.core.times import reached
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SkipsProfiling(Reason):
+class SkipsProfiling(Reason, Struct, frozen=True):
     """Is the job above the profiling scale limit N_prof (L2)? Such a job goes straight to its VC."""
 
     gpus: int
@@ -19,8 +19,7 @@ class SkipsProfiling(Reason):
         return self.gpus > self.n_prof
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfileTime(Reason):
+class ProfileTime(Reason, Struct, frozen=True):
     """Has the profiling run reached its limit T_prof (L2)?"""
 
     ran_s: float
@@ -30,8 +29,7 @@ class ProfileTime(Reason):
         return reached(self.ran_s, self.t_prof_s)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NobodyWaits(Reason):
+class NobodyWaits(Reason, Struct, frozen=True):
     """May a profiled job keep its profiling node? ``waiting`` jobs want one."""
 
     waiting: int
@@ -40,8 +38,7 @@ class NobodyWaits(Reason):
         return self.waiting == 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class CarryNode(Reason):
+class CarryNode(Reason, Struct, frozen=True):
     """Is this one of the profiling nodes on which jobs may carry on? The others stay clear, so that a profiling job
     which wants a whole node never waits for one that carries on."""
 
@@ -52,8 +49,7 @@ class CarryNode(Reason):
         return self.may
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class HomeWaits(Reason):
+class HomeWaits(Reason, Struct, frozen=True):
     """Do jobs already wait in the job's own VC? Only then is carrying on better than making room."""
 
     vc: Shown
@@ -63,8 +59,7 @@ class HomeWaits(Reason):
         return self.waiting > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Requeueable(Reason):
+class Requeueable(Reason, Struct, frozen=True):
     """May the job be started over? Not if it was submitted with ``--no-requeue`` or is interactive. Else ``rule``
     (policy.profiling.restarts) says: all jobs (``allowed``), jobs whose users asked for it (``asked``), or none
     (``never``)."""
@@ -77,8 +72,7 @@ class Requeueable(Reason):
         return self.requeueable and (self.rule == "allowed" or (self.rule == "asked" and self.asked))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfilerPressure(Reason):
+class ProfilerPressure(Reason, Struct, frozen=True):
     """Is there a burst of profiling jobs? ``queue_s``: how long the profiling queue would take at the usual T_prof,
     with what the forecast of ``by`` expects within one T_prof: ``gpus_per_hour`` for profiling nodes."""
 
@@ -91,8 +85,7 @@ class ProfilerPressure(Reason):
         return self.queue_s > self.bound_s
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class HomeHasRoom(Reason):
+class HomeHasRoom(Reason, Struct, frozen=True):
     """Could the job start in its own VC at once, with no job waiting there before it?"""
 
     vc: Shown
@@ -103,8 +96,7 @@ class HomeHasRoom(Reason):
         return self.room
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Overflow(Reason):
+class Overflow(Reason, Struct, frozen=True):
     """Was there no place in the job's own VC, in this very plan, so that it starts on a profiling node?"""
 
     vc: Shown
@@ -114,8 +106,7 @@ class Overflow(Reason):
         return not self.placed
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfilingFits(Reason):
+class ProfilingFits(Reason, Struct, frozen=True):
     """Could any profiling node that is up hold the job?"""
 
     gpus: int
@@ -125,8 +116,7 @@ class ProfilingFits(Reason):
         return self.possible
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ProfilingTaken(Reason):
+class ProfilingTaken(Reason, Struct, frozen=True):
     """Do jobs that Lucid does not manage hold GPUs of the profiling nodes? Lucid does not wait for such jobs."""
 
     gpus: int
@@ -135,8 +125,7 @@ class ProfilingTaken(Reason):
         return self.gpus > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WaitedForProfiling(Reason):
+class WaitedForProfiling(Reason, Struct, frozen=True):
     """Has the job waited for a profiling node longer than it should? Fewest-GPUs-first could starve it."""
 
     waited_s: float

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.names import Shown
 from lucid.core.reason import REASONS, Reason
 from lucid.core.times import reached
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Priority(Reason):
+class Priority(Reason, Struct, frozen=True):
     """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier`` and
     ``nice``, by which the site and the user set the job's place, go before it."""
 
@@ -22,8 +22,7 @@ class Priority(Reason):
     nice: int = 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Boots(Reason):
+class Boots(Reason, Struct, frozen=True):
     """The job waits for nodes that are not awake. ``node`` is the one that takes longest, about ``delay_s``: it is
     ``asleep``, or boots already. ``others``: how many more of its nodes sleep or boot."""
 
@@ -33,15 +32,13 @@ class Boots(Reason):
     others: int = 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class FairOrder(Reason):
+class FairOrder(Reason, Struct, frozen=True):
     """The place in line of policies that need no estimate: by time of submission."""
 
     submit_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Unranked(Reason):
+class Unranked(Reason, Struct, frozen=True):
     """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
     whole cluster, if empty)? Jobs go in plain order then. ``gain``: the share of waiting that an order by estimates
     saves, of what true durations would save (0 for noise, -1 for the reverse order). ``needed``: the least gain that
@@ -58,8 +55,7 @@ class Unranked(Reason):
         return self.gain < self.needed
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WaitOrder(Reason):
+class WaitOrder(Reason, Struct, frozen=True):
     """The place in line where most waiting jobs need more than ``above`` GPUs. First go the oldest, after
     ``oldest_after_s``; then jobs that have waited for the greatest multiple of their estimate; larger ones first."""
 
@@ -70,8 +66,7 @@ class WaitOrder(Reason):
     oldest_after_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class FairShare(Reason):
+class FairShare(Reason, Struct, frozen=True):
     """What the account has used lately against its share: the fair-share ``factor`` (1/2 at its share) makes the
     priority value count ``times`` as much, at most ``bound`` times."""
 
@@ -81,16 +76,14 @@ class FairShare(Reason):
     bound: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TellsOf(Reason):
+class TellsOf(Reason, Struct, frozen=True):
     """No job with the very same request has ended or runs: the first of ``jobs`` that wait shows how long they all
     take, so its estimate counts as one part in ``jobs`` of its length."""
 
     jobs: int
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SlurmPriority(Reason):
+class SlurmPriority(Reason, Struct, frozen=True):
     """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
 
     value: float
@@ -100,8 +93,7 @@ class SlurmPriority(Reason):
     """``None`` where it has no weight, or is not known."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Backfill(Reason):
+class Backfill(Reason, Struct, frozen=True):
     """Are there GPUs that stay free for ``limit_s``, the job's time limit, without delaying any of the ``ahead`` jobs
     that come before it and have GPUs kept for them?"""
 
@@ -113,8 +105,7 @@ class Backfill(Reason):
         return self.fits
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class FreeGpus(Reason):
+class FreeGpus(Reason, Struct, frozen=True):
     """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` the number of all free
     GPUs."""
 
@@ -127,8 +118,7 @@ class FreeGpus(Reason):
         return self.found
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class HostFits(Reason):
+class HostFits(Reason, Struct, frozen=True):
     """Do the nodes with enough free GPUs also have the CPUs and the host memory that the job asks for?"""
 
     cpus: int
@@ -139,8 +129,7 @@ class HostFits(Reason):
         return self.found
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class AsksForGpus(Reason):
+class AsksForGpus(Reason, Struct, frozen=True):
     """Does the job ask for any GPU? A job without GPUs is Slurm's own business, and never started from here."""
 
     gpus: int
@@ -149,8 +138,7 @@ class AsksForGpus(Reason):
         return self.gpus > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TooLarge(Reason):
+class TooLarge(Reason, Struct, frozen=True):
     """Does the job ask for more GPUs than the partition has, so that it can never run here?"""
 
     gpus: int
@@ -160,8 +148,7 @@ class TooLarge(Reason):
         return self.gpus > self.partition_gpus
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class EverFits(Reason):
+class EverFits(Reason, Struct, frozen=True):
     """Could the nodes of the partition hold the job if all were up and empty? Where nodes differ in size, or have
     limits of CPUs and host memory, enough GPUs in all may still be no place for it."""
 
@@ -174,22 +161,19 @@ class EverFits(Reason):
         return self.possible
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class BehindHead(Reason):
+class BehindHead(Reason, Struct, frozen=True):
     """This policy stops at the first job that does not fit; ``head`` is that job."""
 
     head: Shown
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NextRound(Reason):
+class NextRound(Reason, Struct, frozen=True):
     """This policy decides at fixed times only; the next one is ``at_s``."""
 
     at_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Preempted(Reason):
+class Preempted(Reason, Struct, frozen=True):
     """Jobs of higher priority fill the partition's GPUs: the job got none of the ``quota`` left over."""
 
     gpus: int
@@ -199,8 +183,7 @@ class Preempted(Reason):
         return self.gpus > self.quota
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Allotted(Reason):
+class Allotted(Reason, Struct, frozen=True):
     """Does the round give this elastic job GPUs? It gets ``gpus`` of at most ``most``; ``value`` is what they are
     worth to it by ``rule``. ``batch``: the total batch size that goes with them, where the policy chose it."""
 
@@ -214,8 +197,7 @@ class Allotted(Reason):
         return self.gpus > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Rescaled(Reason):
+class Rescaled(Reason, Struct, frozen=True):
     """Does a running job get more GPUs, because some are idle and no job waits for them, or fewer, because
     ``waiting`` jobs need some?"""
 
@@ -227,8 +209,7 @@ class Rescaled(Reason):
         return self.after > self.before
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Reserved(Reason):
+class Reserved(Reason, Struct, frozen=True):
     """Nodes are kept for ``holder``, which has waited long. May this job start on them meanwhile?
 
     It may if it is expected to end by ``until_s``, when the nodes are expected to have drained, even if it takes
@@ -244,8 +225,7 @@ class Reserved(Reason):
         return self.room_s > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LargeShare(Reason):
+class LargeShare(Reason, Struct, frozen=True):
     """May nodes be kept for one more large job? Jobs as large hold ``held_gpus`` already, and with its ``gpus`` they
     would have more than ``most_share`` of the ``total_gpus``. Not if a smaller job, ``other``, has waited at least
     half as long: else an endless stream of large jobs would have the VC to itself."""
@@ -262,8 +242,7 @@ class LargeShare(Reason):
         return not reached(self.other_waited_s, self.waited_s / 2)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Quota(Reason):
+class Quota(Reason, Struct, frozen=True):
     """Would the job's VC, which holds ``held`` GPUs of the pool, stay within its ``quota`` with the job's ``gpus``?
     ``kept``: GPUs of the quota that are kept for ``keeper``, a job of the VC that has waited long."""
 
@@ -278,8 +257,7 @@ class Quota(Reason):
         return self.held + self.kept + self.gpus <= self.quota
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Borrows(Reason):
+class Borrows(Reason, Struct, frozen=True):
     """The job may start on GPUs beyond its VC's quota.
     ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first. ``gpus``: how many are
     beyond the quota."""
@@ -292,8 +270,7 @@ class Borrows(Reason):
 REASONS["LargeBorrows"] = Borrows  # stored up to commit b7b0384e, without its estimate
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class OwnTurn(Reason):
+class OwnTurn(Reason, Struct, frozen=True):
     """Has the job waited for so long (``waited_s``) that it goes before all others of the pool? It does from
     ``after_s`` on, since with it its VC ``vc`` stays within the quota: the GPUs that it waits for are lent."""
 
@@ -305,8 +282,7 @@ class OwnTurn(Reason):
         return reached(self.waited_s, self.after_s)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PlainOrder(Reason):
+class PlainOrder(Reason, Struct, frozen=True):
     """Has the job waited for so long beyond ``plain_s``, when plain Slurm order would have started it, that it goes
     before all others? ``turn_s``: when its turn comes. ``bound_s``: by when it is promised to start, as far as that
     can be promised."""
@@ -320,8 +296,7 @@ class PlainOrder(Reason):
         return reached(self.now_s, self.turn_s)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SlurmBars(Reason):
+class SlurmBars(Reason, Struct, frozen=True):
     """Slurm would not start the job at present, in Slurm's own ``words`` (a limit, licences, a reservation). It is
     tried again at ``retry_s``, or earlier when something that it may wait for changes."""
 
@@ -329,8 +304,7 @@ class SlurmBars(Reason):
     retry_s: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Unplanned(Reason):
+class Unplanned(Reason, Struct, frozen=True):
     """No plan could be made of the job's partition (a defect of Lucid or of its policy); ``words`` say why. They may
     hold anybody's names, so not everybody reads them."""
 
@@ -340,15 +314,13 @@ class Unplanned(Reason):
         return False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Unsafe(Reason):
+class Unsafe(Reason, Struct, frozen=True):
     """The decision planned for the job breaks a safety rule (a defect of Lucid), so it was not carried out."""
 
     words: Shown
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class OtherNodes(Reason):
+class OtherNodes(Reason, Struct, frozen=True):
     """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what the user asks of nodes."""
 
     gpus: int
@@ -358,8 +330,7 @@ class OtherNodes(Reason):
         return self.gpus == 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NodesOut(Reason):
+class NodesOut(Reason, Struct, frozen=True):
     """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down).
     ``until_s``: when the first of them may be used again, Unix seconds, where known."""
 
@@ -368,8 +339,7 @@ class NodesOut(Reason):
     until_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpusOut(Reason):
+class GpusOut(Reason, Struct, frozen=True):
     """So many GPUs of nodes in use are left out of new starts. GPU ``index`` of ``node`` is out for longest, since
     ``since_s`` (Unix seconds), for ``words``; ``by``: the person who took it out."""
 
@@ -381,8 +351,7 @@ class GpusOut(Reason):
     by: str = ""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Closes(Reason):
+class Closes(Reason, Struct, frozen=True):
     """Would the job, which may run for ``limit_s`` (``None``: without limit), end before the nodes with ``gpus`` free
     GPUs close? They close in ``room_s``, at ``from_s``, until ``until_s`` (``None``: not known), for ``words``."""
 
@@ -397,8 +366,7 @@ class Closes(Reason):
         return self.limit_s is not None and reached(self.room_s, self.limit_s)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Spread(Reason):
+class Spread(Reason, Struct, frozen=True):
     """Do the ``nodes`` of a start stand below one switch (or block) of the lowest level? ``one_s``: when one switch
     is expected to have room for the whole job, Unix seconds."""
 
@@ -410,8 +378,7 @@ class Spread(Reason):
         return self.switches <= 1
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Switches(Reason):
+class Switches(Reason, Struct, frozen=True):
     """Does the chosen place stand below at most the ``most`` switches that the job's user asked for? ``found``: the
     number of switches, 0 where there is no place. From ``until_s`` on (``None``: never) any number will do."""
 
@@ -424,8 +391,7 @@ class Switches(Reason):
         return 0 < self.found <= self.most or (self.until_s is not None and reached(self.now_s, self.until_s))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A job that is preempted, and the GPU-seconds that it loses: all since it started, unless it saves its work."""
 
     job: Shown
@@ -438,8 +404,7 @@ class Victim:
     """Whether the job is cancelled, not put back into the queue."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Claims(Reason):
+class Claims(Reason, Struct, frozen=True):
     """The jobs that the start of a job preempts: of all sets that would do, the one that loses least. Work of jobs
     that would be cancelled counts first, then work of jobs that start over, then the number of jobs. Jobs that save
     their work lose none. ``gpus``: how many of its GPUs they hold. ``next_gpu_s``: what the best choice on another
@@ -455,8 +420,7 @@ class Claims(Reason):
         return sum(victim.lost_gpu_s for victim in self.victims)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class HeldBy(Reason):
+class HeldBy(Reason, Struct, frozen=True):
     """So many GPUs of the partition are held by ``jobs`` jobs of another partition, ``vc``. ``yielding`` of these may
     be preempted by jobs of this one, the first from ``from_s`` on (Unix s); that did not suffice."""
 

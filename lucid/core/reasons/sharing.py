@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.names import Shown, UserName
 from lucid.core.reason import Reason
 from lucid.core.times import past, reached
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Shareable(Reason):
+class Shareable(Reason, Struct, frozen=True):
     """May this job share its GPUs at all? Sharing capacity (GSS) 0 means that sharing is off."""
 
     score: int
@@ -19,8 +19,7 @@ class Shareable(Reason):
         return self.score <= self.gss and self.gss > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class UserAllows(Reason):
+class UserAllows(Reason, Struct, frozen=True):
     """Is sharing permitted for this job? The user, something else that the job asks for (``why``), or an earlier
     parting may rule it out."""
 
@@ -32,8 +31,7 @@ class UserAllows(Reason):
         return self.shareable and not self.parted_before
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class InSlots(Reason):
+class InSlots(Reason, Struct, frozen=True):
     """Does the job start in slots, so that others may join it? It has to be on one node, willing and steady, and its
     share score at most ``most``. An unmeasured job starts in slots too: another may join it once it is measured,
     without a restart."""
@@ -54,8 +52,7 @@ class InSlots(Reason):
         return not self.unstable and self.score is not None and self.score <= self.most
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PairHarm(Reason):
+class PairHarm(Reason, Struct, frozen=True):
     """Does neither job lose more than ``most`` of its speed? Asked where neither may be started over, so that the
     pair cannot be parted. ``worst``: the lowest plausible speed of either."""
 
@@ -67,8 +64,7 @@ class PairHarm(Reason):
         return not past(1.0 - self.worst, self.most)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PairWork(Reason):
+class PairWork(Reason, Struct, frozen=True):
     """Do both jobs together do at least ``least`` times the work of one (``together``)? Or has the job that would
     share waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner ends before that)?"""
 
@@ -83,8 +79,7 @@ class PairWork(Reason):
         return waited or reached(self.together, self.least)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NotMeasured(Reason):
+class NotMeasured(Reason, Struct, frozen=True):
     """Has the job a profile? Without one its effect on a partner is not known."""
 
     measured: bool
@@ -93,8 +88,7 @@ class NotMeasured(Reason):
         return self.measured
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SameGpus(Reason):
+class SameGpus(Reason, Struct, frozen=True):
     """Packing rule 2 (L13): is there a running job with the same GPU demand that is alone on its GPUs?"""
 
     gpus: int
@@ -104,8 +98,7 @@ class SameGpus(Reason):
         return self.candidates > 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SameUser(Reason):
+class SameUser(Reason, Struct, frozen=True):
     """Do the running jobs that could be joined belong to the same user? ``others`` do not, and here only jobs of one
     user share GPUs."""
 
@@ -116,8 +109,7 @@ class SameUser(Reason):
         return self.others == 0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ShareScores(Reason):
+class ShareScores(Reason, Struct, frozen=True):
     """GPU sharing capacity (L11): do the share scores of the pair stay within GSS?"""
 
     own: int
@@ -128,21 +120,19 @@ class ShareScores(Reason):
         return self.own + self.other <= self.gss
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class GpuMemory(Reason):
+class GpuMemory(Reason, Struct, frozen=True):
     """Packing rule 1 (L12): do both memory peaks fit on each GPU?"""
 
     partner: Shown
     own_mib: float
     other_mib: float
-    capacity_mib: float
+    capacity_mib: int | float  # as the node has it: whole
 
     def __bool__(self) -> bool:
         return self.own_mib + self.other_mib < self.capacity_mib
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Stable(Reason):
+class Stable(Reason, Struct, frozen=True):
     """Packing rule 4 (L15): is the utilisation pattern of the job steady enough to share GPUs?"""
 
     job: Shown
@@ -152,8 +142,7 @@ class Stable(Reason):
         return not self.unstable
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class DistributedAlone(Reason):
+class DistributedAlone(Reason, Struct, frozen=True):
     """Packing rule 5 (L16): a job over several nodes, because it needs or asks for so many, keeps its GPUs to
     itself."""
 
@@ -165,8 +154,7 @@ class DistributedAlone(Reason):
         return self.gpus > self.gpus_per_node or self.nodes_asked > 1
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PartnerOutlasts(Reason):
+class PartnerOutlasts(Reason, Struct, frozen=True):
     """Pairs are avoided where one is nearly done (L19): has the partner enough time left to be worth it?"""
 
     partner: Shown
@@ -177,8 +165,7 @@ class PartnerOutlasts(Reason):
         return reached(self.remaining_s, self.least_s)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PartnerLeaves(Reason):
+class PartnerLeaves(Reason, Struct, frozen=True):
     """Would the guest end before the partner does, or does it gain enough by starting now?
 
     The published rule: own priority value at most ``ratio`` times the partner's."""
@@ -192,8 +179,7 @@ class PartnerLeaves(Reason):
         return self.own <= self.ratio * self.other
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PairSpeed(Reason):
+class PairSpeed(Reason, Struct, frozen=True):
     """Do the expected normalised speeds of the pair stay above the least that either may fall to? Without speeds the
     predictor has no opinion, which stops no pair; or it ``failed``, which does."""
 
@@ -210,8 +196,7 @@ class PairSpeed(Reason):
         return min(self.own, self.other) >= self.floor
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SharedBy(Reason):
+class SharedBy(Reason, Struct, frozen=True):
     """May the pair run under MPS? It serves one user at a time, where it is there at all (``mps``); otherwise
     the two take turns (time-slicing), and nothing fences their memory."""
 
@@ -223,8 +208,7 @@ class SharedBy(Reason):
         return self.mps and self.same_user
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SeenSpeed(Reason):
+class SeenSpeed(Reason, Struct, frozen=True):
     """Does the job still run fast enough beside its partner, as measured (not as expected)?"""
 
     job: Shown
@@ -236,8 +220,7 @@ class SeenSpeed(Reason):
         return self.seen >= self.bound
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class BestPartner(Reason):
+class BestPartner(Reason, Struct, frozen=True):
     """Is this the partner to take? Of ``candidates`` partners that pass every rule it has the highest ``score`` (the
     sum of the pair's expected speeds; full speed where the predictor has no opinion). By the rule ``first`` it is the
     first that passes, and no other was compared."""
@@ -248,8 +231,7 @@ class BestPartner(Reason):
     rule: Shown = "best"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Interleaved(Reason):
+class Interleaved(Reason, Struct, frozen=True):
     """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members. One
     round of all takes ``period_s``; one iteration of each alone takes ``alone_s`` in sum. The group has to be
     ``least`` times as fast."""
@@ -264,8 +246,7 @@ class Interleaved(Reason):
         return self.least * self.period_s <= self.alone_s
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Overlaps(Reason):
+class Overlaps(Reason, Struct, frozen=True):
     """Do two jobs that nobody makes wait for their turn want different resources most of the time? They want the same
     one for a share ``conflict`` of the time, which may be at most ``most``. Each is then expected to run at ``speed``
     of its speed alone. ``group`` names both."""
@@ -283,8 +264,7 @@ class Overlaps(Reason):
         return self.conflict <= self.most
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SlowBefore(Reason):
+class SlowBefore(Reason, Struct, frozen=True):
     """Did an earlier group of these kinds of job run as fast as promised? ``group`` names the jobs; ``seen`` and
     ``promised`` are normalised speeds of the earlier group. The reason is given only where the answer is no."""
 
@@ -296,8 +276,7 @@ class SlowBefore(Reason):
         return self.seen >= self.promised
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Calm(Reason):
+class Calm(Reason, Struct, frozen=True):
     """Has next to no job of the VC ``vc`` had to wait for a day, and for as long as this job is expected to run? Then
     this job shares GPUs only if it would wait otherwise."""
 

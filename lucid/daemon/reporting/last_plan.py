@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.public_view import Published
 from lucid.errors import StoreError
-from lucid.orchestrator.registry import BUILT_IN, import_policy
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import plan_from_dict, snapshot_from_dict
+from lucid.store.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +36,19 @@ def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | N
     return None
 
 
-def stored_snapshot_data(store: SqliteStore | Published) -> dict[str, Any]:
-    """The snapshot that lucidd last wrote, as JSON, as ``view_from_text`` reads it.
+def stored_view(store: SqliteStore | Published) -> View:
+    """What lucidd saw and decided last.
 
-    Raises: StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it."""
-    data = store.view("snapshot") if isinstance(store, Published) else store.snapshot_view()
-    if data is None:
+    Raises: ConfigError: the package of its policy cannot be imported. StoreError: lucidd has not finished a cycle
+    yet, or another version of Lucid wrote it."""
+    view = store.last_view()
+    if view is None:
         raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
-    if not isinstance(data, dict) or not data.get("policy"):
+    if not view.policy:
         raise StoreError(f"{store.path}: another version of lucidd wrote the last plan; restart lucidd")
-    return data
+    return view
 
 
-def stored_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> StoredPlan:
-    """The plan beside a stored snapshot; ``data`` as from ``stored_snapshot_data``.
-
-    Raises: ConfigError: its policy's package cannot be imported. StoreError: another version of Lucid wrote it."""
-    for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
-        if name not in BUILT_IN:  # a third party's policy may have reasons of its own
-            import_policy(name)
-    snapshot = snapshot_from_dict(data)
-    plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
-    modes = (store.view("status") or {}).get("modes", {})
-    return StoredPlan(snapshot, plan, modes)
+def stored_plan(store: SqliteStore | Published, view: View) -> StoredPlan:
+    """The snapshot and plan of a view of the store."""
+    return StoredPlan(view.snapshot(), view.plan(), (store.view("status") or {}).get("modes", {}))

@@ -22,7 +22,7 @@ from lucid.daemon.reporting.metrics_partitions import Labels, counter, few, gaug
 from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import Refusal, StoreError
-from lucid.profiler.waste import JobAccount, WasteKind, totals
+from lucid.profiler.waste import DAYS, JobAccount, WasteKind, totals
 from lucid.store.sqlite import SqliteStore
 
 _S = 3600.0
@@ -90,7 +90,7 @@ def families(source: MetricsSource, store: SqliteStore) -> list[Metric]:
     at_s = number(status.get("at_s"))
     promises = promises_of(counts)
     found += partition_families(source.seen(store), promises, at_s)
-    found += waste_families(source.accounts(store), source.settings.efficiency.days)
+    found += waste_families(source.accounts(store), DAYS)
     return [family for family in found if family.samples]
 
 

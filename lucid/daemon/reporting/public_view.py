@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lucid.core.as_json import from_json
+from lucid.config.load import Settings
+from lucid.core.codec import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
 from lucid.core.reason import REASONS
@@ -22,13 +23,9 @@ from lucid.daemon.lending import lending_of
 from lucid.daemon.reporting.starts import START_TIMES, STARTS
 from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
-from lucid.places import Placed
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
+from lucid.store.view import View, view_from
 
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0
@@ -36,13 +33,13 @@ _SHARE = 0.05
 """The most of lucidd's time that the file may take, as a share."""
 
 
-def published_file(settings: Placed) -> Path:
+def published_file(settings: Settings) -> Path:
     """The path of the file: beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
 
 def without_names(view: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
-    """A stored snapshot (``snapshot_to_dict``, with its plan) with users numbered, and texts emptied that are not for
+    """A stored snapshot (``view_to_dict``) with users numbered, and texts emptied that are not for
     everybody (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured loads, the reasons.
     ``users``: filled in with the number of each user."""
     users = {} if users is None else users
@@ -160,7 +157,7 @@ class Published:
 
     Raises: StoreError: nothing is published."""
 
-    def __init__(self, settings: Placed) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
         self._heartbeat = Path(settings.daemon.heartbeat)
         try:
@@ -174,6 +171,13 @@ class Published:
     def view(self, name: str) -> Any:
         """The view as the store has it, without names."""
         return self._data.get(name)
+
+    def last_view(self) -> View | None:
+        """What lucidd saw and decided last, without names.
+
+        Raises: StoreError: another version of Lucid wrote it."""
+        data = self.view("snapshot")
+        return None if data is None else view_from(data)
 
     def settings(self) -> dict[str, str]:
         """Whether lucidd is paused; switches of modes are shown by the modes in force."""

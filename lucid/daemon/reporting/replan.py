@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from lucid.config.load import Settings
 from lucid.core.ports import Predictor
 from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.starts import START_TIMES, StartsAhead, run_times_of, start_times_of, starts_ahead
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
-from lucid.places import PublishedSettings
 from lucid.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
+from lucid.store.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +30,22 @@ class LastPlan(StoredPlan):
     run_times: RunTimes = field(default_factory=RunTimes)
     """Errors of lucidd's estimates of run times."""
 
-    def policy_again(self, settings: Settings | PublishedSettings, config: Path) -> Policy:
+    def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
         return self.policy.make(self.predictor(settings, config))
 
-    def starts(self, settings: Settings | PublishedSettings, config: Path) -> StartsAhead:
+    def starts(self, settings: Settings, config: Path) -> StartsAhead:
         """When the waiting jobs are expected to start, planned ahead here; ``config`` as in ``policy_again``."""
         return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
 
-    def ahead(self, settings: Settings | PublishedSettings, config: Path) -> Forecast:
+    def ahead(self, settings: Settings, config: Path) -> Forecast:
         """The forecast by planning ahead; ``config`` as in ``policy_again``."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
-    def predictor(self, settings: Settings | PublishedSettings, config: Path) -> Predictor:
+    def predictor(self, settings: Settings, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
         from lucid.left_out import LeftOut
         from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
@@ -60,13 +56,13 @@ class LastPlan(StoredPlan):
         return live_predictor(settings, models, LeftOut())
 
 
-def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = None) -> LastPlan:
-    """The plan that lucidd wrote last. ``data``: the stored snapshot, where it was read already.
+def last_plan(store: SqliteStore | Published, view: View | None = None) -> LastPlan:
+    """The plan that lucidd wrote last. ``view``: what lucidd saw and decided, where it was read already.
 
     Raises: ConfigError: its policy is not known here, or another version of Lucid wrote it. StoreError: lucidd has
     not finished a cycle yet, or another version of Lucid wrote it."""
-    data = stored_snapshot_data(store) if data is None else data
-    policy, seen = LivePolicy.from_dict(data["policy"]), stored_plan(store, data)
+    view = stored_view(store) if view is None else view
+    policy, seen = LivePolicy.from_dict(view.policy or {}), stored_plan(store, view)
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()
     snapshot = replace(seen.snapshot, memory=memory)
     known = store.view(START_TIMES)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from lucid.core.decision import Decision, Plan, Start
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Reserved
@@ -30,8 +31,7 @@ _MOST_OLD_S = 60.0
 """How much older than the snapshot that is shown a forecast may be."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class StartsAhead:
+class StartsAhead(Struct, frozen=True):
     """Expected starts. ``starts_in_s``: by waiting job, seconds from ``at_s`` on; ``None`` where no start is
     foreseen. ``ahead_s`` and ``own_ahead_s``: as in ``Forecast``."""
 

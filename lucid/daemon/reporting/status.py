@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lucid.core.codec import to_json
 from lucid.core.job import Running
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.lending import lending_of
@@ -36,7 +36,7 @@ def status_of(
         },
         "breaker_open_s": round(breaker.open_s, 1),
         "breaker_why": breaker.why if breaker.open_s else "",
-        "models": {} if models is None else {kind: asdict(found) for kind, found in models.serving.items()},
+        "models": {} if models is None else {kind: to_json(found) for kind, found in models.serving.items()},
         "bad_profiles": dict(getattr(source, "bad", {})),
     }
 

@@ -8,21 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from lucid.core.as_json import from_json
+from lucid.config.load import Settings, profiles_folder
+from lucid.core.codec import from_json
 from lucid.core.job import Job, JobProfile, Running
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
-from lucid.places import PublishedSettings, profiles_folder
 from lucid.profiler.use import GpuUse
-from lucid.profiler.waste import JobAccount, JobUse, judged
+from lucid.profiler.waste import DAYS, JobAccount, JobUse, judged
 from lucid.slurm.records.request import NOT_TO_SHARE
 from lucid.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
 
 _DAY_S = 86400.0
 
@@ -30,25 +27,23 @@ _DAY_S = 86400.0
 def job_accounts(
     store: SqliteStore,
     uses: UseFolder,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     now_s: float,
-    days: float | None = None,
+    days: float = DAYS,
     running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobAccount]:
-    """The account of every job that ended in the last ``days`` (``efficiency.days`` if not given) before ``now_s``
-    (Unix seconds) or that runs, over its whole run, by end. ``running``: the running jobs with the time, where they
-    are known already.
+    """The account of every job that ended in the last ``days`` before ``now_s`` (Unix seconds) or that runs, over its
+    whole run, by end. ``running``: the running jobs with the time, where they are known already.
 
     Raises: StoreError: the store cannot be read."""
-    rules = settings.efficiency
-    since_s = now_s - (rules.days if days is None else days) * _DAY_S
-    return judged(job_uses(store, uses.uses(), settings, since_s, running), rules)
+    uses_of = job_uses(store, uses.uses(), settings, now_s - days * _DAY_S, running)
+    return judged(uses_of, settings.efficiency)
 
 
 def job_uses(
     store: SqliteStore,
     uses: Mapping[str, tuple[GpuUse, ...]],
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     since_s: float,
     running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobUse]:
@@ -159,12 +154,12 @@ class MetricsSource:
         if self._known is not None:
             return self._known.seen
         try:
-            return stored_plan(store, stored_snapshot_data(store))
+            return stored_plan(store, stored_view(store))
         except (LucidError, KeyError, TypeError, ValueError, AttributeError):
             return None
 
     def accounts(self, store: SqliteStore) -> list[JobAccount]:
-        """The accounts of every job of the last ``efficiency.days``, at most a minute old.
+        """The accounts of every job of the last week, at most a minute old.
 
         Raises: StoreError: the store cannot be read."""
         if self._known is not None:

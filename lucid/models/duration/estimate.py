@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.models.additive import TermScore
 from lucid.models.duration.features import FACT_NAMES, profile_columns
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Which additive model serves users for whose jobs it has proved better, and how every candidate did.
 
     `weight` is that of the additive model (0: there is none). `scores` maps each candidate to its validation score
@@ -30,8 +28,7 @@ class Choice:
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(Struct, frozen=True):
     """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
 
     `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs."""
@@ -44,8 +41,7 @@ class Estimates:
     limit_s: FloatArray
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
     the 80 % interval."""
 

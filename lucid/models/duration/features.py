@@ -25,15 +25,14 @@ from array import array
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.frozen import frozen_dataclass
-from lucid.errors import ModelError
+from lucid.core.codec import from_json
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
 STAT_NAMES: Final = (
@@ -259,12 +258,12 @@ _BLOCK: Final = 4096
 _LONGEST: Final = 64
 
 
-@frozen_dataclass(frozen=True, slots=True)
 class NameBuckets:
     """The buckets of alike names. `bucket_of`: stem to bucket label; a label is the exemplar's stem followed by
     ``*``."""
 
-    bucket_of: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, bucket_of: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.bucket_of = bucket_of
 
     @classmethod
     def fit(cls, names: Iterable[str | None]) -> NameBuckets:
@@ -284,19 +283,14 @@ class NameBuckets:
                 seen[name] = self.bucket_of.get(name_stem(name) or "")
         return [seen[name] for name in names]
 
-    def to_json(self) -> dict[str, str]:
-        """Stem to bucket, ready for JSON."""
-        return dict(self.bucket_of)
+    def to_json(self) -> Mapping[str, str]:
+        """Stem to bucket."""
+        return self.bucket_of
 
     @classmethod
-    def from_json(cls, data: object, *, source: str) -> NameBuckets:
-        """Check and build.
-
-        Raises:
-            ModelError: not an object of text to text; the message names `source`."""
-        if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
-            raise ModelError(f"{source}: names is not an object of stem to bucket; train the model again")
-        return cls(dict(data))
+    def from_json(cls, data: object) -> NameBuckets:
+        """The buckets that `to_json` wrote; raises ValueError where it wrote something else."""
+        return cls(from_json(dict[str, str], data))
 
 
 def _exemplars(stems: Sequence[str]) -> list[str]:

@@ -32,11 +32,12 @@ from array import array
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Meta, Struct
 
-from lucid.errors import ModelError
+from lucid.core.codec import from_json
 from lucid.models.duration.features import LOG_OFFSET_S, from_log, to_log
 from lucid.models.duration.jobtable import FloatArray
 
@@ -61,7 +62,7 @@ _KEEP_OPTIONS: Final = 0.99
 _KEEP_ISSUED: Final = 0.998
 _FLOOR: Final = 1e-6
 _S, _O = len(STATISTICS), len(OPTIONS)
-_SUMS: Final = 3 * _S + 3 * _O + 4 + 2
+SUMS: Final = 3 * _S + 3 * _O + 4 + 2
 _TWICE: Final = math.log(2.0) + 1e-12
 _BY_TABLES: Final = frozenset(map(OPTIONS.index, ("tables", "three")))
 _ORDER: Final = range(_O)
@@ -101,7 +102,7 @@ class Record:
     __slots__ = ("_choices", "_sums", "_times")
 
     def __init__(self, sums: Sequence[float] = ()) -> None:
-        self._sums = list(sums) or [0.0] * _SUMS
+        self._sums = list(sums) or [0.0] * SUMS
         self._times = array("d")
         self._choices: list[Serving] = [self._now()]
 
@@ -139,23 +140,10 @@ class Record:
         self._times.append(end_s)
         self._choices.append(self._now())
 
-    def to_json(self) -> list[float]:
-        """The sums, ready for JSON."""
+    @property
+    def sums(self) -> list[float]:
+        """The sums, by which `Record` begins again."""
         return list(self._sums)
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str) -> Record:
-        """Check and build.
-
-        Raises:
-            ModelError: not as many finite numbers, none below zero, as a record has; names `source`."""
-        if (
-            not isinstance(data, list)
-            or len(data) != _SUMS
-            or not all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < math.inf for x in data)
-        ):
-            raise ModelError(f"{source}: a record is not {_SUMS} numbers from zero up; train the model again")
-        return cls([float(x) for x in data])
 
     def _losses(self, at: int, size: int) -> list[float]:
         """Losses of the `size` estimates whose sums begin at `at`, the median first; infinite where any of the three
@@ -202,6 +190,15 @@ _UNKNOWN_SCALE: Final = 1.5
 _MARGIN_LOG: Final = math.log(2.0)
 # In place of the longest job seen, for trackers that were stored without it: beyond what clusters let a job run.
 _YEAR_S: Final = 366 * 86_400.0
+
+
+class _Levels(Struct, frozen=True):
+    """An interval tracker as it is stored."""
+
+    low: Annotated[float, Meta(ge=0.0, le=0.5)]
+    high: Annotated[float, Meta(ge=0.5, le=1.0)]
+    residuals: tuple[float, ...]
+    longest_s: float = _YEAR_S
 
 
 class IntervalTracker:
@@ -274,28 +271,13 @@ class IntervalTracker:
         return {"low": self.low, "high": self.high, "residuals": list(self._order), "longest_s": self._longest_s}
 
     @classmethod
-    def from_json(cls, data: object, *, source: str) -> IntervalTracker:
-        """Check and build. Models of earlier versions have no `longest_s`.
+    def from_json(cls, data: object) -> IntervalTracker:
+        """The tracker that `to_json` wrote. Models of earlier versions have no `longest_s`.
 
-        Raises:
-            ModelError: levels out of range, or residuals or a longest duration that are not finite numbers; names
-                `source`."""
-        remedy = "train the model again or restore an earlier version"
-        if not isinstance(data, dict) or {*data, "longest_s"} != {"low", "high", "residuals", "longest_s"}:
-            raise ModelError(f"{source}: interval must have exactly low, high, residuals and longest_s; {remedy}")
-        longest_s = data.get("longest_s", _YEAR_S)
-        numbers = [
-            data["low"],
-            data["high"],
-            longest_s,
-            *(data["residuals"] if isinstance(data["residuals"], list) else [None]),
-        ]
-        if not all(_finite(number) for number in numbers):
-            raise ModelError(f"{source}: interval holds something that is not a finite number; {remedy}")
-        if not 0.0 <= data["low"] <= 0.5 <= data["high"] <= 1.0:
-            raise ModelError(f"{source}: interval levels {data['low']}, {data['high']} are out of range; {remedy}")
-        tracker = cls(data["residuals"], float(longest_s))
-        tracker.low, tracker.high = float(data["low"]), float(data["high"])
+        Raises: ValueError: levels out of range, or something that is no number."""
+        stored = from_json(_Levels, data)
+        tracker = cls(stored.residuals, stored.longest_s)
+        tracker.low, tracker.high = stored.low, stored.high
         return tracker
 
     def _most_log(self, point: FloatArray, scale: FloatArray) -> FloatArray:

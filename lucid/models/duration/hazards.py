@@ -12,11 +12,12 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import add, mul
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import PairSpeeds

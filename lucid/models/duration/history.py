@@ -58,7 +58,7 @@ class DurationHistory:
     @property
     def records(self) -> dict[str, list[float]]:
         """The record of every user, ready for JSON; "" is the user without a name."""
-        return {user or "": record.to_json() for user, record in self._records.items()}
+        return {user or "": record.sums for user, record in self._records.items()}
 
     def add(self, finished: JobTable) -> None:
         """Add jobs that have ended, in order of their ends; those without a duration are left out."""

@@ -14,17 +14,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from lucid.accounting.log_rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
 from lucid.accounting.sacct import SacctJob, SacctLog, as_lines, is_sacct
 from lucid.accounting.values import NO_TIME, limit_s, mem_mib
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job
 from lucid.errors import ModelError, TraceError
 
@@ -38,8 +37,7 @@ _GPUS: Final = re.compile(r"(?:gres/)?gpu(?::[^:=,(]+)?[:=](\d+)", re.ASCII)
 _NAN: Final = float("nan")
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobTable:
+class JobTable(Struct, frozen=True):
     """Jobs as columns of shape (n,): text columns hold str or None, the others float64 with NaN for unknown.
 
     Units: `nodes`, `gpus`, `cpus` are totals of the request; `memory_mib` is the job's total MiB; `limit_s` the
@@ -71,7 +69,7 @@ class JobTable:
 
         Raises:
             ModelError: an unknown column name, or columns of different length."""
-        known = [f.name for f in fields(cls) if f.name != "profile"]
+        known = [name for name in cls.__struct_fields__ if name != "profile"]
         if unknown := sorted(set(columns) - set(known)):
             raise ModelError(f"columns {unknown} are not of a job table; known are {', '.join(known)}")
         profile = profile or {}
@@ -94,7 +92,7 @@ class JobTable:
     def select(self, rows: npt.ArrayLike) -> JobTable:
         """The rows of an index array, mask or slice-like array, in its order."""
         index = np.asarray(rows)
-        columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "profile"}
+        columns = {name: getattr(self, name)[index] for name in self.__struct_fields__ if name != "profile"}
         return JobTable(**columns, profile={name: column[index] for name, column in self.profile.items()})
 
     def by_submit(self) -> JobTable:

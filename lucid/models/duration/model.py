@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
+from msgspec import Meta, field
 
-from lucid.core.frozen import frozen_dataclass
-from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
 from lucid.models.duration.estimate import (
     COUNT,
@@ -47,15 +45,14 @@ from lucid.models.duration.features import (
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, IntervalTracker, Record, scale_of
+from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, SUMS, IntervalTracker, scale_of
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
+from lucid.models.library import StoredModel
 
-FORMAT: Final = "lucid-duration/4"
 _EARLIER: Final = ("lucid-duration/2", "lucid-duration/3")
 MOST_LOG: Final = 3.0
 """A correction multiplies or divides an anchor by at most e to this (some twenty-fold)."""
-_REMEDY: Final = "train the model again or restore an earlier version"
 
 
 _CHAMPION, _BEST, _OPTION, _RATIO, _JUDGED = (
@@ -72,8 +69,7 @@ _WORDS: Final = {
 }
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class DurationModel:
+class DurationModel(StoredModel, frozen=True, tag="lucid-duration/4"):
     """A fitted model; `default_log` is the estimate while no job has finished.
 
     `records` hold for each user how each estimate has done on jobs that ended until `learned_until_s`, the tables on
@@ -88,9 +84,14 @@ class DurationModel:
     default_log: float
     trained_jobs: int
     records: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    learned_until_s: float = -math.inf
+    learned_until_s: float | None = None
     profiled_tables: AdditiveModel | None = None
     profiled_weight: float = 0.0
+    log_offset_s: Annotated[float, Meta(ge=LOG_OFFSET_S, le=LOG_OFFSET_S)] = LOG_OFFSET_S
+
+    def __post_init__(self) -> None:
+        if any(len(sums) != SUMS or min(sums) < 0 for sums in self.records.values()):
+            raise ValueError(f"a record is not {SUMS} numbers from zero up")
 
     @classmethod
     def untrained(cls) -> DurationModel:
@@ -99,7 +100,11 @@ class DurationModel:
 
     def serve(self, history: DurationHistory) -> DurationHistory:
         """Let `history` judge this model's tables too, beginning with the records of training; returns `history`."""
-        history.judge(self.said if self.tables is not None else None, self.records, self.learned_until_s)
+        history.judge(
+            self.said if self.tables is not None else None,
+            self.records,
+            -math.inf if self.learned_until_s is None else self.learned_until_s,
+        )
         return history
 
     def said(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
@@ -205,81 +210,15 @@ class DurationModel:
             max(high, estimate),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data; `from_json` gives an equal model back."""
-        return {
-            "format": FORMAT,
-            "log_offset_s": LOG_OFFSET_S,
-            "trained_jobs": self.trained_jobs,
-            "default_log": self.default_log,
-            "learned_until_s": self.learned_until_s if math.isfinite(self.learned_until_s) else None,
-            "records": {user: list(sums) for user, sums in sorted(self.records.items())},
-            "choice": {"name": self.choice.name, "weight": self.choice.weight, "scores": dict(self.choice.scores)},
-            "tables": self.tables and self.tables.to_json(),
-            "profiled_weight": self.profiled_weight,
-            "profiled_tables": self.profiled_tables and self.profiled_tables.to_json(),
-            "names": self.names.to_json(),
-            "interval": self.interval.to_json(),
-        }
-
     @classmethod
-    def from_json(cls, data: object, *, source: str = "duration model") -> DurationModel:
-        """Check and build; `source` is the file that messages name.
-
-        Raises:
-            ModelError: anything that does not make a consistent model."""
-        if isinstance(data, dict) and data.get("format") in _EARLIER:
-            return cls._earlier(data, source)
-        if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):
-            raise ModelError(f"{source}: is not a duration model with exactly its keys; {_REMEDY}")
-        if data["format"] != FORMAT or data["log_offset_s"] != LOG_OFFSET_S:
-            raise ModelError(f"{source}: format is {data['format']!r}, this version reads {FORMAT!r}; {_REMEDY}")
-        choice, records = data["choice"], data["records"]
-        if not isinstance(choice, dict) or set(choice) != {"name", "weight", "scores"}:
-            raise ModelError(f"{source}: choice must have name, weight and scores; {_REMEDY}")
-        if not isinstance(choice["name"], str) or not isinstance(choice["scores"], dict):
-            raise ModelError(f"{source}: choice.name must be text and choice.scores an object; {_REMEDY}")
-        if not isinstance(records, dict):
-            raise ModelError(f"{source}: records is not an object of user to sums; {_REMEDY}")
-        until = -math.inf if data["learned_until_s"] is None else data["learned_until_s"]
-        for where, value in (
-            ("choice.weight", choice["weight"]),
-            *((name, data[name]) for name in ("profiled_weight", "default_log")),
-            *((f"choice.scores[{name!r}]", score) for name, score in choice["scores"].items()),
-            ("trained_jobs", data["trained_jobs"]),
-            ("learned_until_s", 0.0 if until == -math.inf else until),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ModelError(f"{source}: {where} is {value!r}, not a finite number; {_REMEDY}")
-        return cls(
-            Choice(choice["name"], choice["weight"], dict(choice["scores"])),
-            _tables(data["tables"], f"{source}: tables"),
-            NameBuckets.from_json(data["names"], source=source),
-            IntervalTracker.from_json(data["interval"], source=source),
-            float(data["default_log"]),
-            int(data["trained_jobs"]),
-            {
-                user: Record.from_json(sums, source=f"{source}: records[{user!r}]").to_json()
-                for user, sums in records.items()
-            },
-            float(until),
-            _tables(data["profiled_tables"], f"{source}: profiled_tables"),
-            float(data["profiled_weight"]),
-        )
-
-    @classmethod
-    def _earlier(cls, data: Mapping[str, Any], source: str) -> DurationModel:
-        """A model of an earlier format: its records lack what tables have to prove now, so its tables are left
+    def from_json(cls, data: object, *, source: str = "duration model") -> Self:
+        """As of any model. Records of an earlier format lack what tables have to prove now, so its tables are left
         out."""
-        try:
-            interval, default_log, jobs = data["interval"], float(data["default_log"]), int(data["trained_jobs"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelError(f"{source}: is not a duration model of {data['format']} ({error}); {_REMEDY}") from None
-        if not math.isfinite(default_log):
-            raise ModelError(f"{source}: default_log is {default_log!r}, not a finite number; {_REMEDY}")
-        return cls(
-            Choice(), None, NameBuckets(), IntervalTracker.from_json(interval, source=source), default_log, jobs
-        )
+        if isinstance(data, dict) and data.get("format") in _EARLIER:
+            kept = {key: value for key, value in data.items() if key in ("interval", "default_log", "trained_jobs")}
+            untrained: dict[str, Any] = {"choice": {}, "tables": None, "names": {}}
+            return super().from_json({**untrained, **kept}, source=source)
+        return super().from_json(data, source=source)
 
     def _anchor_words(self, job: JobTable, facts: FloatArray) -> tuple[str, str]:
         source = str(self._source(facts)[0])
@@ -312,7 +251,3 @@ class DurationModel:
         if int(facts[0, _OPTION]):
             return f" (its error was {facts[0, _RATIO]:.2f} of the user median's on {jobs})"
         return f" (nothing has proved better on {jobs})" if facts[0, _JUDGED] else ""
-
-
-def _tables(data: object, source: str) -> AdditiveModel | None:
-    return None if data is None else AdditiveModel.from_json(data, source=source)

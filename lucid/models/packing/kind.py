@@ -13,14 +13,14 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from lucid.models.kind import Kind, Stored, Tables, Task, TooFew
-from lucid.models.library import Library
+from lucid.models.kind import Kind, Tables, Task, TooFew
+from lucid.models.library import Library, StoredModel
 from lucid.models.packing.measured import Pairing, Usage
 from lucid.models.packing.pair_speed import PairModel, fit_pairs
 from lucid.models.packing.share_score import ShareTree, fit_share, share_labels
 from lucid.models.training import Drift, Evidence, Rules
 
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=StoredModel)
 Row = TypeVar("Row")
 Measured = tuple[Sequence[Usage], Sequence[Pairing]]
 """Configurations measured alone, and pairs of them measured together."""

@@ -19,14 +19,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import ModelError
 
 _T = TypeVar("_T")
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
 
     `workload` is the family whose jobs behave alike (a model's name, a bucket of job names), `config` the
@@ -41,8 +41,7 @@ class Usage:
     label: int | None = None  # share score given by the measurer, if any
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(Struct, frozen=True):
     """Two configurations measured together; speeds are relative to running alone (1 = unharmed)."""
 
     first: Usage

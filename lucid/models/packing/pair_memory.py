@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from lucid.core.checked import profile_from_dict, profile_to_dict
-from lucid.core.job import Ended, Job, JobProfile, Running
+from lucid.core.codec import from_others, to_json
+from lucid.core.job import Ended, Job, JobProfile, Running, sound_profile
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
@@ -226,7 +226,7 @@ class PairMemoryFile(PairMemory):
         changed = super().observe(running)
         if changed:
             seen = [[a, b, jobs] for (a, b), jobs in self._seen.items()]
-            newest = [[jobs, *map(profile_to_dict, pair)] for jobs, pair in self.newest.items()]
+            newest = [[jobs, *map(to_json, pair)] for jobs, pair in self.newest.items()]
             for path, data in ((self._path, seen), (self._newest_path, newest)):
                 try:
                     write_atomic(path, json.dumps(data).encode(), mode=0o600)
@@ -254,7 +254,8 @@ def _rows(path: Path, look: Reading, read_only: bool) -> list[Any]:
 
 def _profiles(row: Any) -> tuple[str, tuple[JobProfile, JobProfile]]:
     jobs, one, other = row
-    return clean(str(jobs)), (profile_from_dict(one), profile_from_dict(other))
+    one, other = (sound_profile(from_others(JobProfile, each)) for each in (one, other))
+    return clean(str(jobs)), (one, other)
 
 
 def _pair(row: Any) -> tuple[tuple[str, str], dict[str, tuple[float, float]]]:

@@ -21,14 +21,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
+from lucid.models.library import StoredModel
 from lucid.models.packing.measured import Pairing, Usage
 
 FloatArray = npt.NDArray[np.float64]
@@ -103,7 +104,6 @@ IntArray = npt.NDArray[np.intp]
 
 FREE_SPEED: Final = 0.85  # both sides at least this fast: the pair is called free of interference
 RECALL_GOAL: Final = 0.87  # share of the free pairs that the threshold shall find
-FORMAT: Final = "lucid-pairs/1"
 _SPEED_CAP: Final = 1.0  # faster together than alone is noise of the measurement
 _CUTS: Final = 10
 _FALLING_PENALTY: Final = 3.0
@@ -121,12 +121,15 @@ class PairVerdict(NamedTuple):
     packs: bool
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PairModel:
+class PairModel(StoredModel, frozen=True, tag="lucid-pairs/1"):
     """Expected speeds of a pair and the bar that its slower side must clear."""
 
     model: AdditiveModel
-    threshold: float
+    threshold: Annotated[float, Meta(ge=0.0, le=2.0)]
+
+    def __post_init__(self) -> None:
+        if strange := set(self.model.features) - {_OVERLAP, *_NAMED}:
+            raise ValueError(f"has terms over {sorted(strange)}, which no pair has")
 
     def speeds(self, pairs: Sequence[tuple[Usage, Usage]]) -> FloatArray:
         """Expected normalised speeds of both sides, shape (len(pairs), 2)."""
@@ -141,27 +144,6 @@ class PairModel:
     def explain(self, first: Usage, second: Usage) -> list[TermScore]:
         """The terms of the first side's expected speed; they and the intercept sum to it."""
         return self.model.explain_one({k: v[0] for k, v in pair_columns([(first, second)]).items()})
-
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data."""
-        return {"format": FORMAT, "threshold": self.threshold, "model": self.model.to_json()}
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str = "pair model") -> PairModel:
-        """Check and build.
-
-        Raises:
-            ModelError: `data` is no consistent pair model; the message names `source`."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or "model" not in data:
-            raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
-        threshold = data.get("threshold")
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 2:
-            raise ModelError(f"{source}: threshold is {threshold!r}, not a speed; train the model again")
-        model = AdditiveModel.from_json(data["model"], source=f"{source}: model")
-        strange = set(model.features) - {_OVERLAP, *_NAMED}
-        if strange:
-            raise ModelError(f"{source}: has terms over {sorted(strange)}, which no pair has; train again")
-        return cls(model, float(threshold))
 
 
 def pair_columns(sides: Sequence[tuple[Usage, Usage]]) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta, Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
 from lucid.errors import ModelError
+from lucid.models.library import StoredModel
 from lucid.models.packing.measured import Pairing, Usage
 
 FloatArray = npt.NDArray[np.float64]
@@ -30,14 +31,12 @@ IntArray = npt.NDArray[np.intp]
 
 LABELS: Final = ("Tiny", "Medium", "Jumbo")  # index = share score
 FEATURES: Final = ("gpu_util", "gmem_util", "gmem_mib")
-FORMAT: Final = "lucid-share-tree/1"
 _UNITS: Final = {"gpu_util": "%", "gmem_util": "%", "gmem_mib": " MiB", "amp": ""}
 _ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.01 * s for s in range(7, 21)))
 _NEIGHBOURS: Final = 2
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
 
     tiny: float = TINY_ABOVE
@@ -62,24 +61,37 @@ class Step(NamedTuple):
         return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Node:
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Node(Struct, frozen=True, omit_defaults=True):
     """A split (feature, threshold, indices of both children) or a leaf (feature None)."""
 
-    label: int
-    counts: tuple[int, int, int]  # training configurations per label
+    label: Annotated[int, Meta(ge=0, le=2)]
+    counts: tuple[Count, Count, Count]  # training configurations per label
     feature: str | None = None
     threshold: float = 0.0
     below: int = -1
     above: int = -1
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ShareTree:
+class ShareTree(StoredModel, frozen=True, tag="lucid-share-tree/1"):
     """A decision tree as a list of nodes; the first is the root."""
 
     nodes: tuple[Node, ...]
     alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise ValueError("there are no nodes")
+        for index, node in enumerate(self.nodes):
+            if node.feature is not None and node.feature not in _UNITS:
+                raise ValueError(f"nodes[{index}] splits on {node.feature!r}; known are {', '.join(_UNITS)}")
+            # children come after their parent in the list, so every walk ends
+            if node.feature is not None and not index < min(node.below, node.above) <= max(
+                node.below, node.above
+            ) < len(self.nodes):
+                raise ValueError(f"the children {node.below}, {node.above} of nodes[{index}] are not later nodes")
 
     def predict(self, usages: Sequence[Usage]) -> IntArray:
         """Share scores, shape (len(usages),)."""
@@ -123,32 +135,6 @@ class ShareTree:
             f"{indent}{node.feature} > {bar}",
             *self._lines(node.above, indent + "    "),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The tree as JSON-ready data."""
-        nodes: list[dict[str, Any]] = []
-        for node in self.nodes:
-            entry: dict[str, Any] = {"label": node.label, "counts": list(node.counts)}
-            if node.feature is not None:
-                split = {"feature": node.feature, "threshold": node.threshold}
-                entry |= split | {"below": node.below, "above": node.above}
-            nodes.append(entry)
-        return {"format": FORMAT, "alpha": self.alpha, "nodes": nodes}
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str = "share tree") -> ShareTree:
-        """Check and build.
-
-        Raises:
-            ModelError: `data` is no tree in which every walk ends; the message names `source` and node."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or not data.get("nodes"):
-            raise ModelError(f"{source}: is not a {FORMAT} with nodes; train the model again")
-        if not isinstance(data["nodes"], list):
-            raise ModelError(f"{source}: nodes is not a list; train the model again")
-        nodes = tuple(
-            _read_node(entry, index, len(data["nodes"]), source) for index, entry in enumerate(data["nodes"])
-        )
-        return cls(nodes, _finite(data.get("alpha"), f"{source}: alpha"))
 
 
 def share_labels(
@@ -268,30 +254,3 @@ def _targets(labels: Sequence[int], rows: int) -> IntArray:
     if target.shape != (rows,) or not np.isin(target, (0, 1, 2)).all():
         raise ModelError(f"labels must be {rows} share scores 0, 1 or 2, got {list(labels)[:5]}...")
     return target
-
-
-def _read_node(entry: object, index: int, total: int, source: str) -> Node:
-    where = f"{source}: nodes[{index}]"
-    if not isinstance(entry, dict) or entry.get("label") not in (0, 1, 2):
-        raise ModelError(f"{where}: has no label 0, 1 or 2; train the model again")
-    counts = entry.get("counts")
-    if not isinstance(counts, list) or len(counts) != 3 or not all(isinstance(n, int) and n >= 0 for n in counts):
-        raise ModelError(f"{where}: counts is {counts!r}, not three numbers; train the model again")
-    kept = (counts[0], counts[1], counts[2])
-    feature = entry.get("feature")
-    if feature is None:
-        return Node(int(entry["label"]), kept)
-    if feature not in _UNITS:
-        raise ModelError(f"{where}: splits on {feature!r}; known are {', '.join(_UNITS)}; train the model again")
-    children = [entry.get(side) for side in ("below", "above")]
-    # Children come after their parent in the list, so every walk ends.
-    if not all(isinstance(child, int) and index < child < total for child in children):
-        raise ModelError(f"{where}: children {children} are not later nodes; train the model again")
-    threshold = _finite(entry.get("threshold"), f"{where}.threshold")
-    return Node(int(entry["label"]), kept, feature, threshold, entry["below"], entry["above"])
-
-
-def _finite(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ModelError(f"{where} is {value!r}, not a finite number; train the model again")
-    return float(value)

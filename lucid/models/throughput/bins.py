@@ -7,15 +7,14 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.kind import TooFew
@@ -29,8 +28,7 @@ OTHERS: Final = {"started": "start_gpu_job", "ended": "end_gpu_job", "every": "s
 _MOST_ENDED: Final = 0.95
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Bins:
+class Bins(Struct, frozen=True):
     """Consecutive bins of equal width: their starts and what was counted in each, shape (n,) all.
 
     `jobs` and `gpus` are the GPU jobs and GPUs submitted (the targets); `others` are further counts known

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from lucid.errors import ModelError
 from lucid.models.additive import from_ebm

@@ -19,31 +19,32 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta, Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job
 from lucid.core.snapshot import ArrivalForecast
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
+from lucid.models.library import StoredModel
 from lucid.models.throughput.bins import BIN_S, Bins, FloatArray, newest_columns, throughput_columns
 
-FORMAT: Final = "lucid-throughput/1"
 TARGETS: Final = ("jobs", "gpus")
 _ROOT_SHIFT: Final = 0.25
+NotNegative = Annotated[float, Meta(ge=0.0)]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TargetModel:
+class TargetModel(Struct, frozen=True):
     """The model of one target; `root` says whether it works on square roots."""
 
     model: AdditiveModel
     root: bool
-    cap: float  # training data's 99th percentile of the target, in its own unit
-    persistence: float  # 0 to 1
-    mean_factor: float = 1.0  # training data's mean over the predictions' mean: bursts lie above the median
+    cap: NotNegative  # training data's 99th percentile of the target, in its own unit
+    persistence: NotNegative  # 0 to 1
+    mean_factor: NotNegative = 1.0
+    """The training data's mean over the predictions' mean: bursts lie above the median."""
 
     def expected(self, columns: Mapping[str, Any], newest: FloatArray) -> FloatArray:
         """Expected counts, shape (n,): predictions, which are medians, times the factor by which they fell short in
@@ -63,12 +64,11 @@ class TargetModel:
         return np.asarray(self.persistence * excess, dtype=np.float64)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ThroughputModel:
+class ThroughputModel(StoredModel, frozen=True, tag="lucid-throughput/1"):
     """The models of both targets for one age (in bins) and bin width (s)."""
 
-    age: int
-    width_s: float
+    age: Annotated[int, Meta(ge=1)]
+    width_s: Annotated[float, Meta(ge=1e-3)]
     jobs: TargetModel
     gpus: TargetModel
 
@@ -108,33 +108,6 @@ class ThroughputModel:
         burst = TermScore("burst", f"{newest[0]:g}", float(one.burst(newest)[0]))
         return [*one.model.explain_one(row), burst]
 
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data."""
-        return {"format": FORMAT, "age": self.age, "width_s": self.width_s} | {
-            name: {
-                "root": one.root,
-                "cap": one.cap,
-                "persistence": one.persistence,
-                "mean_factor": one.mean_factor,
-                "model": one.model.to_json(),
-            }
-            for name, one in zip(TARGETS, (self.jobs, self.gpus), strict=True)
-        }
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str = "throughput model") -> ThroughputModel:
-        """Check and build.
-
-        Raises:
-            ModelError: `data` is no consistent throughput model; the message names `source`."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
-        age, width = data.get("age"), _number(data.get("width_s"), f"{source}: width_s", low=1e-3)
-        if isinstance(age, bool) or not isinstance(age, int) or age < 1:
-            raise ModelError(f"{source}: age is {age!r}, not a number of bins; train the model again")
-        jobs, gpus = (_read_target(data.get(name), f"{source}: {name}") for name in TARGETS)
-        return cls(age, width, jobs, gpus)
-
     def _columns(self, bins: Bins) -> dict[str, FloatArray]:
         self._check_width(bins)
         return throughput_columns(bins, self.age)
@@ -150,22 +123,6 @@ class ThroughputModel:
 def to_score(counts: FloatArray, root: bool) -> FloatArray:
     """Counts on the scale on which terms add up: themselves, or their square root, shape (n,)."""
     return np.asarray(np.sqrt(counts + _ROOT_SHIFT) if root else counts, dtype=np.float64)
-
-
-def _read_target(data: object, where: str) -> TargetModel:
-    if not isinstance(data, dict) or not isinstance(data.get("root"), bool):
-        raise ModelError(f"{where}: is no model of one target; train the model again")
-    rate = _number(data.get("persistence"), f"{where}.persistence", low=0.0)
-    cap = _number(data.get("cap"), f"{where}.cap", low=0.0)
-    factor = _number(data.get("mean_factor", 1.0), f"{where}.mean_factor", low=0.0)  # not in versions of before
-    model = AdditiveModel.from_json(data.get("model"), source=f"{where}.model")
-    return TargetModel(model, data["root"], cap, rate, factor)
-
-
-def _number(value: object, where: str, *, low: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < math.inf:
-        raise ModelError(f"{where} is {value!r}, not a finite number of at least {low:g}")
-    return float(value)
 
 
 _HOUR = 6

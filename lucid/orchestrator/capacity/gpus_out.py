@@ -16,6 +16,11 @@ _STATES = ("thermal", "power", "row remap")
 """Faults that may end without a boot: a GPU that no longer has them is well."""
 _AGAIN = 3
 """A state that began this often is not taken to be over by itself."""
+_RETURN_AFTER_S = 600.0
+"""A GPU that Lucid left out gets starts again once it was well for so long, after its fault is over and the node has
+booted anew where the fault calls for that."""
+_MOST_OF_NODE = 0.5
+"""The most of one node's GPUs that Lucid itself leaves out, and one at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,11 @@ def words_of(fault: GpuFault) -> str:
     return f"Xid {fault.code}, {fault.words}" if fault.kind == "xid" else fault.words
 
 
-def _counts(fault: GpuFault, health: NodeHealth, back_s: float, now_s: float, rules: GpuHealthSettings) -> bool:
+def _counts(fault: GpuFault, health: NodeHealth, back_s: float, now_s: float) -> bool:
     """Whether a GPU with this fault gets no new start. ``back_s``: when a person last returned it."""
     if not fault.bad or fault.began_s <= back_s:
         return False
-    if fault.lasts or now_s - fault.last_s < rules.return_after_s:
+    if fault.lasts or now_s - fault.last_s < _RETURN_AFTER_S:
         return True
     if fault.kind in _STATES:
         return fault.times >= _AGAIN
@@ -76,13 +81,13 @@ def judge(
     for node, told in health.items():
         for card in told.cards:
             name = f"{node}:{card.index}"
-            counting = [f for f in card.faults if _counts(f, told, back.get(name, 0.0), now_s, rules)]
+            counting = [f for f in card.faults if _counts(f, told, back.get(name, 0.0), now_s)]
             known = outs.get(name)
             if known is None and counting and card.index in gpus.get(node, ()):
                 wanted.append(_out(told, card, counting[0]))
             elif known is not None and not known.by and not counting and not told.silent_s:
                 another = known.uuid != card.uuid
-                if another or now_s - told.since_s >= rules.return_after_s:
+                if another or now_s - told.since_s >= _RETURN_AFTER_S:
                     del outs[name]
                     returned.append((known, "another card stands in its place" if another else "it is well again"))
     new: list[GpuOut] = []
@@ -91,7 +96,7 @@ def judge(
     most = max(1, int(rules.most_share * sum(map(len, gpus.values()))))
     for out in sorted(wanted, key=lambda one: (one.since_s, one.name)):
         here = sum(other.node == out.node for other in alone)
-        if len(alone) >= most or here >= max(1, int(rules.most_of_node * len(gpus[out.node]))):
+        if len(alone) >= most or here >= max(1, int(_MOST_OF_NODE * len(gpus[out.node]))):
             beyond.append(out)
             continue
         alone.append(out)

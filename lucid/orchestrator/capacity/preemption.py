@@ -6,11 +6,12 @@ minutes, a preemption somebody's work. Plain Slurm wakes nodes before it preempt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from lucid.core.decision import Start, earliest
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import NodeGpus, Placement
@@ -27,8 +28,7 @@ _LEAST_GPU_S = 1e-3
 """The least loss of a job that would be cancelled, however young it is."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """GPUs for a job, some of them held by jobs that give way to it."""
 
     placement: Placement
@@ -47,16 +47,14 @@ class Claim:
         )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """GPUs of one node that come free together: those of one job, of a pair, or of all jobs that overlap there."""
 
     mask: int
     entries: tuple[Running, ...]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Offer:
+class _Offer(Struct, frozen=True):
     """The jobs that would go from one node for a part of a job, and the least that this loses."""
 
     loss: _Loss

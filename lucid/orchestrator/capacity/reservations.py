@@ -2,7 +2,7 @@
 
 The rule is that of EASY backfilling. Nodes are kept for one job at a time: the large job that has waited longest for
 its estimate, since a job of a day makes each job behind it wait for a day; but the oldest, once that has waited for
-``oldest_after_s`` (docs/decisions/0053). They are the nodes expected to drain soonest. Another job may start on them
+``OLDEST_AFTER_S`` (docs/decisions/0053). They are the nodes expected to drain soonest. Another job may start on them
 only if it is expected to end by then; the longer the holder has waited, the surer that must be (``KeptNodes.fence``).
 Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that."""
 
@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
@@ -27,12 +28,19 @@ if TYPE_CHECKING:
     from lucid.config.policy import ReservationSettings
 
 
+OLDEST_AFTER_S = 172800.0
+"""A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
+whose wait is the greatest multiple of its estimate goes first, outside pools. Where most jobs that wait are large,
+any job that has waited this long goes first."""
+PATIENCE_S = 43200.0
+"""Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are kept
+for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have waited longer
+on average, their wait counts instead."""
 _LEAST_S = 1.0
 """The least time until the policy looks for other nodes."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NodeReservation:
+class NodeReservation(Struct, frozen=True):
     """The kept nodes, by index and by name, and the comparison that others must pass to start there: to be expected
     to take at most ``room.room_s``."""
 
@@ -41,8 +49,7 @@ class NodeReservation:
     names: frozenset[str]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class KeptNodes:
+class KeptNodes(Struct, frozen=True):
     """The nodes chosen for a job, by name, and when they were expected to have room for it."""
 
     names: tuple[str, ...]
@@ -112,35 +119,29 @@ def next_holder(
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """The large job to keep nodes for, or ``None``; and when the next large job will have waited for
-    ``after_wait_s``. It is the oldest if that has waited for ``oldest_after_s`` or there are no ``predictions``; else
-    the one that has waited longest for its estimate."""
+    """The large job (of more GPUs than a node has) to keep nodes for, or ``None``; and when the next one comes. It is
+    the oldest if that has waited for ``OLDEST_AFTER_S`` or there are no ``predictions``; else the one that has waited
+    longest for its estimate."""
     if not settings.enabled:
         return None, None
-    least = above(gpus_per_node, settings)
-    large = [e for e in partition.pending if e.job.gpus > least]
+    large = [e for e in partition.pending if e.job.gpus > gpus_per_node]
     if not large:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     large = [e for e in large if feasible.bar(e.job) is None]
-    due = [e for e in large if now_s >= e.job.submit_s + settings.after_wait_s]
+    due = [e for e in large if now_s >= e.job.submit_s]
     if not due:
-        return None, min((e.job.submit_s + settings.after_wait_s for e in large), default=None)
+        return None, min((e.job.submit_s for e in large), default=None)
 
     def place(entry: Pending) -> tuple[int, float, float, int]:
         job, waited_s = entry.job, now_s - entry.job.submit_s
         times = math.inf
-        if predictions is not None and waited_s < settings.oldest_after_s:
+        if predictions is not None and waited_s < OLDEST_AFTER_S:
             times = waited_s / max(predictions[job.id].duration_s / predictions[job.id].alike, _LEAST_ESTIMATE_S)
         return -job.tier, -times, job.submit_s, job.rank
 
     due.sort(key=place)
     return in_precedence(due, [e.job for e in due])[0], None
-
-
-def above(gpus_per_node: int, settings: ReservationSettings) -> int:
-    """The number of GPUs above which a job is large."""
-    return gpus_per_node if settings.above_gpus is None else settings.above_gpus
 
 
 def large_share(
@@ -155,15 +156,14 @@ def large_share(
     with the smaller job that has waited longest; and when it will fail by itself. ``None`` where no job as large
     runs, where large jobs stay within their share, or where no smaller job waits. ``within_quotas``: in a pool only
     the GPUs of the quotas count."""
-    least = above(gpus_per_node, settings)
-    held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
+    held = sum([entry.gpus for entry in partition.running if entry.job.gpus > gpus_per_node])
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas and within_quotas:
         total = min(total, sum(partition.quotas.values()))
     if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start
-    smaller = [e for e in partition.pending if e.job.gpus <= least and feasible.bar(e.job) is None]
+    smaller = [e for e in partition.pending if e.job.gpus <= gpus_per_node and feasible.bar(e.job) is None]
     if not smaller:
         return None, None
     first = min(smaller, key=lambda e: (e.job.submit_s, e.job.rank))

@@ -12,9 +12,9 @@ from itertools import islice
 from operator import itemgetter
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
@@ -49,8 +49,7 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
     return ends
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """When a job can start, and on which nodes: (index, GPUs there). Step 0 is now."""
 
     step: int

@@ -7,12 +7,13 @@ is learned from starts that came true (``orchestrator.forecast.ranges``)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from math import inf, log
 from typing import Any
 
+from msgspec import Struct, field
+
 from lucid.core.decision import Action, EndProfiling, Keep, Plan, Requeue, Start
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, PairSpeeds
@@ -47,8 +48,7 @@ _SLOWEST = 0.1
 """The least speed of a pair or group that is reckoned with: at a speed of 0 a job would never end."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """Expected starts. ``starts_s``: seconds from now until each job's next start, which may be its profiling run.
     ``ahead_s``: how far the policy planned ahead, seconds. A job without a start is expected after that; where it is
     infinite, such a job never starts as things are."""

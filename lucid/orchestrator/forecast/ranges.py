@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import exp, inf, log, sqrt
 from typing import TYPE_CHECKING, Any
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from lucid.orchestrator.forecast.samples import Like, Samples
@@ -47,8 +47,7 @@ _BUCKETS = 2
 """Classes of forecast waits to a factor of e: ranges are worked out once for each class."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class StartRange:
+class StartRange(Struct, frozen=True):
     """Seconds from now until a start: in 8 of 10 cases between ``early_s`` and ``late_s``. ``likely_s``: the planned
     start, or the median of the samples where that start is outside the range."""
 
@@ -63,8 +62,7 @@ class StartRange:
         return self.late_s <= _NEAR_S or self.late_s - self.early_s <= _TELLS * self.likely_s
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """What is known of a wait when its range is asked for. ``planned_s``: the planned start, seconds from now; or how
     far the policy planned ahead where no start came up (``foreseen`` false)."""
 
@@ -83,8 +81,7 @@ class Wait:
         return self.foreseen, self.profiling
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class StartForecast:
+class StartForecast(Struct, frozen=True):
     """One forecast, and its outcome. ``real_s``: how long the job waited from then on; ``None`` while it waits."""
 
     job_id: str

@@ -8,9 +8,8 @@ from __future__ import annotations
 from math import exp, log
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from lucid.core.frozen import frozen_dataclass
 
 _Column = NDArray[np.float64]
 
@@ -37,8 +36,7 @@ _SAME = 1e-9
 """Shares this close are the same."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Like:
+class Like(Struct, frozen=True):
     """The features by which two waits are alike. Waits of different kinds say nothing of one another. ``planned``:
     logarithm of the forecast wait; ``spread``: of how far the planned paths differ."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Reason
@@ -22,8 +23,7 @@ def holders(running: Iterable[Running]) -> dict[Placement, Running]:
     return {entry.placement: entry for entry in reversed([*running])}
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     """GPUs of a VC's quota that are kept for a job; other jobs of the VC may have them for at most ``room_s``."""
 
     holder: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from lucid.core.decision import earliest
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.reasons.queue import OwnTurn, PlainOrder
 from lucid.core.snapshot import Partition
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from lucid.config.policy import FairnessSettings
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A job whose turn has come, with the comparison that decided it."""
 
     entry: Pending

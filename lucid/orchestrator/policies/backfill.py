@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
@@ -19,7 +20,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Backfill, FreeGpus, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.times import ROUNDING, past
+from lucid.core.times import ROUNDING
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, spread
 from lucid.orchestrator.capacity.preemption import Claim, Yielding
 from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from lucid.config.policy import BackfillSettings
 
 
+CALC_PERIOD_S = 300.0
+"""PriorityCalcPeriod: how often priorities are worked out."""
 _UNLIMITED_S = 365 * 86400.0
 """The limit that Slurm's backfill assumes for a job without any time limit."""
 
@@ -43,16 +46,8 @@ def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings)
         return job.time_limit_s
     if prediction is None:
         return _UNLIMITED_S
-    return max(prediction.duration_s * settings.limit_factor, settings.least_limit_s)
-
-
-def _end_s(entry: Running, limit: float, now_s: float) -> float:
-    """When a running job is to end. A job that has outlived its limit (a made-up one: Slurm ends jobs at theirs)
-    counts as having twice the limit, and so on."""
-    limit = max(limit, 1.0)
-    while not past(entry.start_s + limit, now_s):
-        limit *= 2
-    return entry.start_s + limit
+    made, least = prediction.duration_s * settings.limit_factor, settings.least_limit_s
+    return made if made > least else least  # for hundreds of jobs a plan
 
 
 class BackfillPolicy(PartitionPolicy):
@@ -115,8 +110,7 @@ class BackfillPolicy(PartitionPolicy):
         any order."""
         if not self._weighs or not partition.running:
             return None
-        period_s = self._settings.calc_period_s
-        return (math.floor(now_s / period_s) + 1) * period_s
+        return (math.floor(now_s / CALC_PERIOD_S) + 1) * CALC_PERIOD_S
 
     def queue(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
         """The queue: highest priority first; equals, and all jobs where nothing has a weight, in order of
@@ -126,8 +120,8 @@ class BackfillPolicy(PartitionPolicy):
         return self._queues[partition.name].waiting_jobs(partition, because)
 
     def _by_priority(self, partition: Partition, snapshot: Snapshot) -> list[WaitingJob]:
-        period_s, shapes = self._settings.calc_period_s, Shapes()
-        at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
+        shapes = Shapes()
+        at_s, gpus = math.floor(snapshot.now_s / CALC_PERIOD_S) * CALC_PERIOD_S, max(partition.gpus, 1)
         keyed = [
             (self._priority(entry, at_s, gpus, snapshot.fair_share), entry)
             for entry in sorted(partition.pending, key=SUBMITTED)
@@ -275,24 +269,36 @@ class _Plan:
         # a job that outlives its made-up limit changes what the others wait for; one that gives way goes when it is
         # preempted, not by itself
         going = {entry.job.id for entry in self._partition.running if entry.yields and entry.yields.to_all}
-        outlived_s = min((end_s for end_s, job, _ in self._running_until() if job.id not in going), default=None)
-        wake_s = earliest(changes_s, outlived_s, self._yielding.changes_s)
+        ends = self._running_until()
+        ends_s = [end_s for end_s, job, _ in ends if job.id not in going] if going else [*map(_END_S, ends)]
+        wake_s = earliest(changes_s, min(ends_s, default=None), self._yielding.changes_s)
         return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
 
     def _running_until(self) -> list[End]:
         """When the jobs that hold GPUs by now are to end."""
         if self._ends is None:
-            self._ends = [(self._until(entry), entry.job, entry.placement) for entry in self._partition.running]
+            self._ends = [*map(self._until, self._partition.running)]
         now_s = self._now_s
         started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
         return [*self._ends, *started]
 
-    def _until(self, entry: Running) -> float:
-        """When the job ends by its limit. A job that gives way to the partition's jobs counts as gone as soon as it
-        may be preempted."""
+    def _until(self, entry: Running) -> End:
+        """The job with the time when it ends by its limit. A job that gives way to the partition's jobs counts as
+        gone as soon as it may be preempted. One that has outlived its limit (a made-up one: Slurm ends jobs at
+        theirs) counts as having twice the limit, and so on."""
+        job, now_s = entry.job, self._now_s
         if entry.yields is not None and entry.yields.to_all:
-            return max(entry.yields.from_s, self._now_s + GOES_S)
-        return _end_s(entry, self._limit(entry.job), self._now_s)
+            return max(entry.yields.from_s, now_s + GOES_S), job, entry.placement
+        limit = job.time_limit_s
+        if limit is None:
+            limit = limit_s(job, self._predictions.get(job.id), self._settings)
+        if limit < 1.0:
+            limit = 1.0
+        end_s = entry.start_s + limit
+        while not end_s > now_s + ROUNDING:
+            limit *= 2
+            end_s = entry.start_s + limit
+        return end_s, job, entry.placement
 
     def _from_the_front(self, row: WaitingJob) -> None:
         job = row.entry.job
@@ -382,3 +388,4 @@ def _small_until(queue: Sequence[WaitingJob], largest: int, first: int, until: i
 
 
 _NEVER_ASKED = (-1, math.inf)
+_END_S: Callable[[End], float] = itemgetter(0)

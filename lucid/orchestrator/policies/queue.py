@@ -32,6 +32,8 @@ from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 if TYPE_CHECKING:
     from lucid.config.policy import TiresiasSettings
 
+_ROUND_S = 60.0
+"""Seconds between rounds of Tiresias."""
 SETTLE_S = 1.0
 """How soon the plan is made anew after a preemption, when the GPUs have come free."""
 
@@ -251,7 +253,7 @@ class TiresiasPolicy(RoundPolicy):
     rules = PolicyRules(preempts="anybody", quotas=True)
 
     def __init__(self, settings: TiresiasSettings) -> None:
-        super().__init__(settings.interval_s)
+        super().__init__(_ROUND_S)
         self._threshold = settings.threshold_gpu_s
         self._anywhere = settings.placement == "emptiest"
 

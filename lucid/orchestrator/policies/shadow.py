@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from operator import attrgetter
 
+from msgspec import Struct, field, structs
+
 from lucid.core.decision import Start, earliest
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
@@ -27,8 +28,7 @@ from lucid.orchestrator.capacity.reservations import KeptNodes
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """The tally of the starvation bound, by which no job is to start more than ``bound_s`` after plain order would
     have started it. ``jobs``: how many have started. ``past``: how many of them started after their bound.
     ``worst_s``: the most seconds after it."""
@@ -44,8 +44,7 @@ class Kept:
         return Kept(self.bound_s, self.jobs + 1, self.past + late, max(self.worst_s, excess_s if late else 0.0))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Shadow:
+class Shadow(Struct, frozen=True):
     """Plain order at ``at_s``. It is frozen, and handed from plan to plan.
 
     ``waiting``, ``running``: the jobs in the shadow, by id, in order. ``starts_s``: when the shadow started jobs that
@@ -77,8 +76,7 @@ _TESTED = 500
 (bf_max_job_test). Where a VC is overloaded, the queue of plain order grows without end."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What a shadow was made of, so that the next one handles only what has changed. It follows from the shadow and
     the VC at that time: without it the next shadow comes out the same, for more work.
 
@@ -124,7 +122,7 @@ def advance(
         running = {entry.job.id: entry for entry in partition.running}
         before = Shadow(snapshot.now_s, names, Kept(bound_s), running=running, started=frozenset(running))
     if before.kept.bound_s != bound_s:  # the promise is another one since the daemon was last started
-        before = replace(before, kept=Kept(bound_s))
+        before = structs.replace(before, kept=Kept(bound_s))
     seen = None if kept is None else kept.get(partition.name)
     if seen is not None and seen.running is not before.running:
         seen = None
@@ -227,7 +225,7 @@ class _Advance:
         started = self._started
         for job_id in [*self._gone, *(entry.job.id for entry in self._fresh if entry.job.id in started)]:
             self._starts_s.pop(job_id, None)
-        return replace(
+        return structs.replace(
             self._before,
             at_s=self._now_s,
             waiting=self._waiting,
@@ -367,7 +365,7 @@ class PoolShadows:
         for vc, (pending, running) in _by_vc(partition).items():
             known, last, fresh = before.get(vc), self._last.get(vc), newcomers(vc)
             if known is not None and last is not None and last.holds(known, pending, running, fresh, snapshot):
-                found[vc] = replace(known, at_s=snapshot.now_s)
+                found[vc] = structs.replace(known, at_s=snapshot.now_s)
                 continue
             nodes = _nodes(vc, partition, snapshot.now_s)
             part = Partition(vc, nodes, tuple(pending), tuple(running))
@@ -379,8 +377,7 @@ class PoolShadows:
         return found
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _Last:
+class _Last(Struct, frozen=True):
     """What the last shadow of a VC was made of, and until when nothing happens in it by itself, s."""
 
     shadow: Mapping[str, Running]
@@ -470,4 +467,4 @@ def split(shadows: Mapping[str, Shadow], whole: Shadow, partition: Partition) ->
         told_s[vc_of[job_id]][job_id] = at_s
     for job_id, nodes in whole.fences.items():
         fences[vc_of[job_id]][job_id] = nodes
-    return {vc: replace(shadow, told_s=told_s[vc], fences=fences[vc]) for vc, shadow in shadows.items()}
+    return {vc: structs.replace(shadow, told_s=told_s[vc], fences=fences[vc]) for vc, shadow in shadows.items()}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import (
@@ -26,7 +27,7 @@ from lucid.core.decision import (
 )
 from lucid.core.job import Job, Pending, Restarts, Running, Stage, may_restart
 from lucid.core.reasons.queue import Unsafe
-from lucid.core.snapshot import Partition, Snapshot, changed_names, key_of
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.planner import unplanned
 from lucid.orchestrator.policy import PolicyRules, bad_gpu_of
@@ -112,9 +113,6 @@ class SafetyCheck:
     def __init__(self, rules: PolicyRules, settings: PolicySettings) -> None:
         self._rules, self._settings = rules, settings
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
-        self._open: set[str] = set()
-        """Partitions whose plan has to be checked again, though nothing changed."""
-        self._seen: tuple[object | None, object | None] = (None, None)
         self._turns: defaultdict[str, set[str]] = defaultdict(set)
         """By pool, the jobs that started beyond a quota in their turn."""
 
@@ -130,23 +128,12 @@ class SafetyCheck:
         takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
         Raises: UnsafePlan: the fault is not one of single actions."""
-        planned, parts = changed_names(self._seen[1], plan.partitions), plan.partitions
-        for name in planned:
-            if name not in snapshot.partitions:
-                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
+        for name in plan.partitions.keys() - snapshot.partitions.keys():
+            raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
-        names = changed_names(self._seen[0], snapshot.partitions)
-        if len(names) < len(snapshot.partitions) and len(planned) < len(parts):
-            names = sorted({*names, *planned, *self._open})
-        else:
-            names = snapshot.partitions.keys()
-        self._seen = (None, None)  # a rule that raises leaves some unchecked
-        for name in names:
-            partition, part = snapshot.partitions[name], parts.get(name)
-            self._open.add(name)
-            passed = self._passed.get(name)
+        for name, partition in snapshot.partitions.items():
+            part, passed = plan.partitions.get(name), self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
-                self._open.discard(name)
                 continue
             others = _Elsewhere(snapshot, plan, partition)
             try:
@@ -172,8 +159,6 @@ class SafetyCheck:
                 continue
             if not part.actions and not others.asked:
                 self._passed[name] = (partition, part)
-                self._open.discard(name)
-        self._seen = (key_of(snapshot.partitions), key_of(parts))
         return found or _twice(plan)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:

@@ -33,18 +33,15 @@ class LentBook:
         self._lent_gpu_s = dict.fromkeys(quotas, 0.0)
         self._borrowed_gpu_s = dict.fromkeys(quotas, 0.0)
 
-    def hold(self, placement: Placement, vc: str) -> None:
-        """Count the start of a job of the VC on these GPUs."""
-        there = self._on.setdefault(placement, [])
-        there.append(vc)
-        if len(there) == 1:
-            self._held[vc] += placement_gpus(placement)
-
-    def give_up(self, placement: Placement, vc: str) -> None:
-        """Count the end of a job of the VC on these GPUs."""
-        there, gpus = self._on[placement], placement_gpus(placement)
-        self._held[there[0]] -= gpus
-        there.remove(vc)
+    def hold(self, placement: Placement, vc: str, by: int) -> None:
+        """Count a job of the VC on these GPUs: one more (``by`` 1), or one less (-1)."""
+        there, gpus = self._on.setdefault(placement, []), placement_gpus(placement)
+        if there:
+            self._held[there[0]] -= gpus
+        if by > 0:
+            there.append(vc)
+        else:
+            there.remove(vc)
         if there:
             self._held[there[0]] += gpus
         else:
@@ -52,6 +49,8 @@ class LentBook:
 
     def wait(self, for_s: float) -> None:
         """Let so much time pass."""
+        if not self._quotas:
+            return
         beyond = {vc: self._held[vc] - quota for vc, quota in self._quotas.items()}
         borrowed = sum(gpus for gpus in beyond.values() if gpus > 0)
         if not borrowed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections import defaultdict
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lucid.accounting.log_rows import table_rows
 from lucid.config.policy import BackfillSettings
 from lucid.core.node import Node, Window
 from lucid.core.placement import Placement, hosts_in
@@ -19,7 +19,7 @@ from lucid.simulator.cluster.state import Room
 from lucid.simulator.traces.record import Trace
 
 _COLUMNS = ("event", "nodes", "from", "until", "every", "name")
-_NEEDED = frozenset({"event", "nodes", "from"})
+_NEEDED = ("event", "nodes", "from")
 _EVERY_S = {"": 0.0, "day": 86400.0, "week": 7 * 86400.0}
 _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
@@ -39,30 +39,22 @@ def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) 
     Raises: TraceError: naming file, line, column and value."""
     last_s = max((item.job.submit_s for item in trace.jobs), default=0.0)
     found: dict[str, defaultdict[str, list[Window]]] = {"window": defaultdict(list), "down": defaultdict(list)}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restkey="more")
-            names = reader.fieldnames or ()
-            if not set(names) >= _NEEDED or not set(names) <= set(_COLUMNS):
-                raise TraceError(
-                    f"{path}: line 1: its columns are {','.join(names) or 'none'}; write {','.join(_COLUMNS)} "
-                    "(until, every and name may be left out)"
-                )
-            for row in reader:
-                where = f"{path}: line {reader.line_num}"
-                if "more" in row:
-                    raise TraceError(f'{where}: more values than columns; quote a list of nodes: "a-000,a-001"')
-                values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
-                kind = values["event"]
-                if kind not in found:
-                    raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
-                times = list(_times(values, where, trace.epoch_s, last_s))
-                for node in _named_nodes(values["nodes"], where, layout):
-                    found[kind][node] += times
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read: {error}; give --events a CSV of {','.join(_COLUMNS)}") from None
+    columns = ",".join(_COLUMNS)
+    for line, row in table_rows(path, _NEEDED, f"give --events a CSV of {columns} (the last three may be left out)"):
+        where = f"{path}: line {line}"
+        if not set(row) <= {*_COLUMNS}:
+            raise TraceError(
+                f'{where}: more values than columns; quote a list of nodes: "a-000,a-001" (columns: {columns})'
+            )
+        values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
+        kind = values["event"]
+        if kind not in found:
+            raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
+        times = list(_times(values, where, trace.epoch_s, last_s))
+        for node in _named_nodes(values["nodes"], where, layout):
+            found[kind][node] += times
     if not any(found.values()):
-        raise TraceError(f"{path}: names no event; write a line for each below the header {','.join(_COLUMNS)}")
+        raise TraceError(f"{path}: names no event; write a line for each below the header {columns}")
     by_node = {
         kind: {node: tuple(sorted(times, key=lambda w: (w.from_s, w.end_s))) for node, times in nodes.items()}
         for kind, nodes in found.items()
@@ -186,8 +178,6 @@ class WindowFigures:
     """All GPU-seconds of these nodes in these 24 h."""
     cut: int = 0
     """Runs that were still there when a window began, since they had outlived their time limit."""
-    left: int = 0
-    """Runs that were started to leave before a window, and did (``Start.until_s``)."""
     lost_gpu_s: float = 0.0
     """GPU-seconds whose work was lost in all these runs."""
     failed: int = 0
@@ -212,7 +202,7 @@ class _State:
 
 
 class NodeBook:
-    """Keeps the nodes of the rooms up to date: a partition is new whenever one of its nodes is."""
+    """Keeps the nodes that have events up to date: a partition is new whenever one of its nodes is."""
 
     def __init__(self, rooms: Mapping[str, Room], outages: Outages) -> None:
         self._rooms = rooms
@@ -222,6 +212,8 @@ class NodeBook:
         for name, room in rooms.items():
             for i, node in enumerate(room.nodes):
                 windows, downs = outages.windows.get(node.name, ()), outages.downs.get(node.name, ())
+                if not windows and not downs:
+                    continue
                 closes = sorted({w.from_s for w in windows}, reverse=True)
                 self._states[node.name] = _State(name, i, node, [*windows], [*downs], closes=closes)
                 edges.update(edge for w in (*windows, *downs) for edge in (w.from_s, w.end_s) if edge < math.inf)
@@ -229,20 +221,17 @@ class NodeBook:
         self._edges = sorted(edges, reverse=True)
         """Times at which a node changes by itself, the next one last."""
         self._turn(0.0, self._states.values())
-
-    def next_s(self) -> float:
+        self.next_s = self._edges[-1] if self._edges else math.inf
         """When a node next changes by itself; infinite if none does."""
-        return self._edges[-1] if self._edges else math.inf
 
     def advance(self, now_s: float) -> tuple[set[str], set[str]]:
         """Let the edges up to now happen.
 
         Returns:
             Names of the nodes that are closed from now on, and of those that are down."""
-        if not self._edges or self._edges[-1] > now_s:
-            return set(), set()
         while self._edges and self._edges[-1] <= now_s:
             self._edges.pop()
+        self.next_s = self._edges[-1] if self._edges else math.inf
         before = {name: state.node for name, state in self._states.items()}
         self._turn(now_s, self._states.values())
         closed: set[str] = set()
@@ -278,9 +267,10 @@ class NodeBook:
     def hold(self, placement: Placement, sign: int, now_s: float) -> None:
         """Count GPUs that are held from now on (``sign`` 1), or no longer (-1)."""
         for name, mask in placement:
-            state = self._states[name]
-            self._count(state, now_s)
-            state.held += sign * mask.bit_count()
+            state = self._states.get(name)
+            if state is not None:
+                self._count(state, now_s)
+                state.held += sign * mask.bit_count()
 
     def _count(self, state: _State, now_s: float) -> None:
         """Count the GPUs held since the last change, in so far as a window was to begin within a day."""

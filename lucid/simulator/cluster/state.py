@@ -1,10 +1,11 @@
-"""What the simulated cluster keeps of each job (``Live``, ``JobOutcome``) and of each partition (``Room``)."""
+"""What the simulated cluster keeps of each job (``Live``, ``JobOutcome``) and of each partition (``Room``), and which
+simulator it follows (``Semantics``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from lucid.core.job import Job, Pending, Running
@@ -13,6 +14,29 @@ from lucid.core.placement import Placement
 from lucid.core.snapshot import WAITING_ORDER, Changes, Partition
 from lucid.simulator.cluster.training import Training
 from lucid.simulator.traces.record import TraceJob
+
+
+class Semantics(StrEnum):
+    """How a replay treats what the published simulators leave out."""
+
+    HONEST = "honest"
+    """Profiling takes time and nodes, readings come when a sampler would have them, survivors speed up."""
+    PUBLISHED = "published"
+    """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
+    pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
+    PUBLISHED_MENDED = "published-mended"
+    """As ``published``, but survivors of pairs speed up."""
+    MURI = "muri"
+    """As Muri's published simulator, for parity with its traces and figures."""
+    AS_LIVE = "as-live"
+    """As lucidd acts on Slurm: jobs like one measured before bring its profile (``LikeProfiles``, as with
+    ``daemon.reuse_profiles_days``), skip the profiling nodes, or go from there to their VC at once. A job that then
+    runs alone for long enough is measured itself. A start takes a moment (``overheads.start_s``)."""
+
+    @property
+    def published(self) -> bool:
+        """Whether it is the one that the published simulator of Lucid has."""
+        return self in (Semantics.PUBLISHED, Semantics.PUBLISHED_MENDED)
 
 
 class Event(IntEnum):
@@ -40,7 +64,7 @@ class JobOutcome:
     preemptions: int = 0
     resizes: int = 0
     placement: Placement = ()
-    within_quota: bool | None = None
+    within_quota: bool = True
     """In a pool: whether its VC held no more than its quota when the job was submitted."""
 
     @property
@@ -77,6 +101,12 @@ class Live:
     view: Pending | Running | None = None
     training: Training | None = None
     """The training of an elastic job. ``work_s`` then is the time until its rate changes or it ends."""
+
+    @property
+    def running(self) -> Running:
+        """The record of a job that is known to run."""
+        assert isinstance(self.view, Running)
+        return self.view
 
 
 @dataclass(slots=True)
@@ -122,7 +152,8 @@ class Room:
         self.stale.add(self.name)
 
     def _touch(self, job_id: str) -> None:
-        self.changed()
+        self._shown = None
+        self.stale.add(self.name)
         if job_id not in self._touched:
             self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
@@ -142,6 +173,11 @@ class Room:
         return self._shown
 
     def _changes(self) -> Changes[Pending | Running]:
-        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
-        new = [(view, was) for view, was in now if view is not was]
-        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))
+        new: list[Pending | Running] = []
+        gone: list[Pending | Running] = []
+        for job_id, was in self._touched.items():
+            view = self.pending.get(job_id) or self.running.get(job_id)
+            if view is not was:
+                new += [view] if view else []
+                gone += [was] if was else []
+        return Changes(tuple(new), tuple(gone))

@@ -5,12 +5,12 @@ Policies never see this module's objects. Where a policy is given the truth on p
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from lucid.accounting.log_rows import number, table_rows
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
@@ -73,34 +73,16 @@ def read_pairs(path: Path) -> PairsTable:
     Raises:
         TraceError: naming file, line, column and value of what is wrong."""
     speeds: dict[tuple[str, str], tuple[float, float]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            wanted = [f"{name}{side}" for side in (1, 2) for name in _PAIR_COLUMNS]
-            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
-            if missing:
+    columns = [f"{name}{side}" for side in (1, 2) for name in _PAIR_COLUMNS]
+    for line, row in table_rows(path, columns, "give --pairs a CSV table of pairs"):
+        one, two = (workload_label(*(row[f"{name}{side}"] for name in _PAIR_COLUMNS[:4])) for side in (1, 2))
+        for name in ("speed1", "speed2"):
+            if not 0.0 < number(row[name]) < 10.0:
                 raise TraceError(
-                    f"{path}: line 1: no column {', '.join(missing)} (found: "
-                    f"{', '.join(reader.fieldnames or ()) or 'nothing'}); is this a table of pairs?"
+                    f"{path}: line {line}: column {name}: {row[name]!r} is not a normalised speed (a number above 0, "
+                    "about 1); correct or delete the row"
                 )
-            for row in reader:
-                labels = [workload_label(*(row[f"{name}{side}"] for name in _PAIR_COLUMNS[:4])) for side in (1, 2)]
-                values: list[float] = []
-                for side in (1, 2):
-                    text = row[f"speed{side}"]
-                    try:
-                        value = float(text)
-                    except (TypeError, ValueError):
-                        value = -1.0
-                    if not 0.0 < value < 10.0:
-                        raise TraceError(
-                            f"{path}: line {reader.line_num}: column speed{side}: {text!r} is not a normalised "
-                            "speed (a number above 0, about 1); correct or delete the row"
-                        )
-                    values.append(value)
-                speeds[labels[0], labels[1]] = (values[0], values[1])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read: {error}; give --pairs a CSV table of pairs") from None
+        speeds[one, two] = (number(row["speed1"]), number(row["speed2"]))
     return PairsTable(speeds)
 
 

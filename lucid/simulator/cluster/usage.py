@@ -13,6 +13,8 @@ from lucid.core.job import Job
 
 _DIGITS = 3
 """Digits of a factor: a smaller change changes nothing."""
+HALF_LIFE_S = 604800.0
+"""Usage counts half after this long (PriorityDecayHalfLife)."""
 
 
 def fair_shares(usage: Mapping[str, float], shares: Mapping[str, float]) -> dict[str, float]:
@@ -72,6 +74,16 @@ class UsageBook:
             if fresh != self._shown:
                 self._shown = fresh
         return self._shown
+
+
+class NoUsage(UsageBook):
+    """Counts nothing: every account has the same factor."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, math.inf, {})
+
+    def observe(self, job: Job) -> None:
+        """Give the job's account no share."""
 
 
 class _Book:

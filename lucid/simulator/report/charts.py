@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,104 +152,80 @@ def _rounded(values: Floats, digits: int) -> list[float]:
     return [round(float(value), digits) for value in values]
 
 
-def completion_chart(
-    grid: Floats, jcts: Sequence[Floats], policies: Sequence[str], styles: Sequence[int]
-) -> LineChart | None:
+Keys = Sequence[tuple[str, int]]
+"""The policies of a page, each with its style."""
+
+
+def completion_chart(grid: Floats, jcts: Sequence[Floats], keys: Keys) -> LineChart | None:
     """Share of jobs completed within each time, logarithmic. ``None`` if no job ended."""
     if not len(grid):
         return None
     x = Scale(float(grid[0]), float(grid[-1]), _LEFT, _WIDTH - _RIGHT, log=True)
     y = Scale(0, 100, _HEIGHT - _BOTTOM, _TOP)
     xs = [x(float(value)) for value in grid]
-    lines, series = [], []
-    for policy, style, jct in zip(policies, styles, jcts, strict=True):
-        shares = 100 * jct.searchsorted(grid, side="right") / max(len(jct), 1)
-        values = _rounded(shares, 2)
-        lines.append(Line(style, policy, _path(xs, [y(value) for value in values])))
-        series.append({"p": style, "name": policy, "v": values})
+    shares = [_rounded(100 * jct.searchsorted(grid, side="right") / max(len(jct), 1), 2) for jct in jcts]
     return LineChart(
         _HEIGHT,
         "Job completion times: share of jobs done within a time, by policy",
-        f"Cumulative distribution of the completion times of {', '.join(policies)}; the time axis is logarithmic. "
+        f"Cumulative distribution of the completion times of {_named(keys)}; the time axis is logarithmic. "
         "The further left and up a line, the sooner jobs are done.",
         "job completion time (submission to end), logarithmic",
         placed(x, log_duration_ticks(x.low, x.high)),
         "jobs done",
         [Tick(y(value), f"{value} %") for value in (0, 25, 50, 75, 100)],
-        lines,
-        _readout(xs, [float(f"{value:.4g}") for value in grid], "within", y, "percent", series),
+        _lines(xs, y, keys, shares),
+        _readout(xs, [float(f"{value:.4g}") for value in grid], "within", y, "percent", keys, shares),
     )
 
 
+def _named(keys: Keys) -> str:
+    return ", ".join(policy for policy, _ in keys)
+
+
+def _lines(xs: Sequence[float], y: Scale, keys: Keys, values: Sequence[Sequence[float]]) -> list[Line]:
+    return [
+        Line(style, policy, _path(xs, [y(value) for value in row]))
+        for (policy, style), row in zip(keys, values, strict=True)
+    ]
+
+
 def _readout(
-    xs: list[float], values: list[float], kind: str, y: Scale, unit: str, series: list[dict[str, Any]]
+    xs: list[float], at: list[float], kind: str, y: Scale, unit: str, keys: Keys, values: Sequence[list[float]]
 ) -> dict[str, Any]:
-    return {
-        "px": xs,
-        "x": values,
-        "kind": kind,
-        "unit": unit,
-        "y": [y.low, y.high, y.start, y.stop],
-        "series": series,
-    }
+    series = [{"p": style, "name": name, "v": row} for (name, style), row in zip(keys, values, strict=True)]
+    return {"px": xs, "x": at, "kind": kind, "unit": unit, "y": [y.low, y.high, y.start, y.stop], "series": series}
 
 
-@dataclass(frozen=True, slots=True)
-class _TimeAxis:
-    """What all charts over trace time have in common."""
-
-    lines: TimeLines
-    last_arrival_s: float
-    scale: Scale = field(init=False)
-    pixels: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        end_s = self.lines.at_s[-1] + self.lines.bucket_s / 2
-        scale = Scale(0.0, end_s, _LEFT, _WIDTH - _RIGHT)
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "pixels", [scale(value) for value in self.lines.at_s])
-
-    @property
-    def label(self) -> str:
-        return f"{time_unit(self.scale.high).plural} since the first arrival"
-
-    @property
-    def ticks(self) -> list[Tick]:
-        return placed(self.scale, time_ticks(self.scale.high))
-
-    @property
-    def mark(self) -> Tick | None:
-        if not 0 < self.last_arrival_s < self.scale.high:
-            return None
-        return Tick(self.scale(self.last_arrival_s), "last arrival")
+def _time_axis(lines: TimeLines) -> tuple[Scale, list[float]]:
+    """The scale of trace time, which all charts over it have in common, and the pixels of their points."""
+    scale = Scale(0.0, lines.at_s[-1] + lines.bucket_s / 2, _LEFT, _WIDTH - _RIGHT)
+    return scale, [scale(value) for value in lines.at_s]
 
 
-def queue_chart(
-    lines: TimeLines, last_arrival_s: float, policies: Sequence[str], styles: Sequence[int]
-) -> LineChart | None:
+def _arrived(scale: Scale, last_arrival_s: float) -> Tick | None:
+    return Tick(scale(last_arrival_s), "last arrival") if 0 < last_arrival_s < scale.high else None
+
+
+def queue_chart(lines: TimeLines, last_arrival_s: float, keys: Keys) -> LineChart | None:
     """Jobs waiting over time. ``None`` if there is no time to show."""
     if not lines.at_s:
         return None
-    axis = _TimeAxis(lines, last_arrival_s)
+    x, xs = _time_axis(lines)
     levels = even_ticks(max((float(v.max(initial=0.0)) for v in lines.pending), default=0.0), whole=True)
     y = Scale(0, levels[-1], _HEIGHT - _BOTTOM, _TOP)
-    drawn, series = [], []
-    for policy, style, pending in zip(policies, styles, lines.pending, strict=True):
-        values = _rounded(pending, 1)
-        drawn.append(Line(style, policy, _path(axis.pixels, [y(value) for value in values])))
-        series.append({"p": style, "name": policy, "v": values})
+    waiting = [_rounded(pending, 1) for pending in lines.pending]
     return LineChart(
         _HEIGHT,
         "Queue length over time, by policy",
-        f"Number of jobs that wait under {', '.join(policies)}, from the first arrival to the last end; the lower, "
-        "the better.",
-        axis.label,
-        axis.ticks,
+        f"Number of jobs that wait under {_named(keys)}, from the first arrival to the last end; the lower, the "
+        "better.",
+        f"{time_unit(x.high).plural} since the first arrival",
+        placed(x, time_ticks(x.high)),
         "jobs waiting",
         [Tick(y(level), show_count(level)) for level in levels],
-        drawn,
-        _readout(axis.pixels, lines.at_s, "at", y, "jobs", series) | {"fit": True},
-        axis.mark,
+        _lines(xs, y, keys, waiting),
+        _readout(xs, lines.at_s, "at", y, "jobs", keys, waiting) | {"fit": True},
+        _arrived(x, last_arrival_s),
     )
 
 
@@ -259,26 +235,28 @@ def occupancy_chart(
     """Share of GPUs that are busy, and of those that two jobs share, under one policy."""
     if not lines.at_s or not total_gpus:
         return None
-    axis = _TimeAxis(lines, last_arrival_s)
+    x, xs = _time_axis(lines)
     y = Scale(0, 100, _PANEL_HEIGHT - _BOTTOM, _TOP)
-    drawn, series = [], []
-    for kind, gpus in (("busy", lines.busy[index]), ("shared", lines.shared[index])):
-        values = _rounded(100 * gpus / total_gpus, 1)
-        path = _path(axis.pixels, [y(value) for value in values])
-        drawn.append(Line(style, policy, path, _area(path, axis.pixels[: len(values)], y.start), kind))
-        series.append({"p": style, "name": kind, "v": values})
+    shares = [_rounded(100 * gpus[index] / total_gpus, 1) for gpus in (lines.busy, lines.shared)]
+    drawn = [
+        replace(line, area=_area(line.path, xs[: len(row)], y.start), kind=kind)
+        for line, row, kind in zip(_lines(xs, y, [(policy, style)] * 2, shares), shares, _KINDS, strict=True)
+    ]
     return LineChart(
         _PANEL_HEIGHT,
         f"GPU occupancy over time under {policy}",
         f"Percentage of the {total_gpus} GPUs that a job holds, and of those that two jobs share, under {policy}.",
-        axis.label,
-        axis.ticks,
+        f"{time_unit(x.high).plural} since the first arrival",
+        placed(x, time_ticks(x.high)),
         "GPUs",
         [Tick(y(value), f"{value} %") for value in (0, 50, 100)],
         drawn,
-        _readout(axis.pixels, lines.at_s, "at", y, "percent", series),
-        axis.mark,
+        _readout(xs, lines.at_s, "at", y, "percent", [(kind, style) for kind in _KINDS], shares),
+        _arrived(x, last_arrival_s),
     )
+
+
+_KINDS = ("busy", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +311,7 @@ def _tip(whose: str, figures: dict[str, Any]) -> str:
 def bar_chart(
     title: str,
     names: Sequence[str],
-    policies: Sequence[str],
-    styles: Sequence[int],
+    keys: Keys,
     groups: Sequence[dict[str, dict[str, Any]]],
 ) -> BarChart | None:
     """A chart of the average queueing delay of each policy by group; ``None`` if no group has jobs. ``groups``:
@@ -347,7 +324,7 @@ def bar_chart(
     y, drawn = float(_TOP), []
     for name in names:
         bars: list[Bar] = []
-        for policy, style, found in zip(policies, styles, groups, strict=True):
+        for (policy, style), found in zip(keys, groups, strict=True):
             figures = found.get(name, {})
             delay = figures.get("avg_queue_s")
             if delay is None:
@@ -360,7 +337,7 @@ def bar_chart(
     return BarChart(
         y + _BOTTOM - _GROUP_GAP + 4,
         title,
-        f"Average queueing delay of {', '.join(policies)} as bars from zero, grouped by {', '.join(names)}.",
+        f"Average queueing delay of {_named(keys)} as bars from zero, grouped by {', '.join(names)}.",
         "average queueing delay",
         placed(x, ticks),
         drawn,

@@ -64,9 +64,9 @@ def _context(
     trace_name: str, runs: Sequence[Run], metrics: Mapping[str, dict[str, Any]], notes: Sequence[str]
 ) -> dict[str, Any]:
     names = [run.policy for run in runs]
-    styles = summary.styles(names)
+    keys = list(zip(names, summary.styles(names), strict=True))
     figures = [metrics[name] for name in names]
-    sections = _charts(runs, names, styles, figures)
+    sections = _charts(runs, keys, figures)
     readouts = {key: chart.readout for key, chart in sections["lines"].items() if chart is not None}
     return {
         "trace_name": trace_name,
@@ -86,9 +86,9 @@ def _context(
                     *summary.habits(run, found),
                 ],
             }
-            for run, style, found in zip(runs, styles, figures, strict=True)
+            for run, (_, style), found in zip(runs, keys, figures, strict=True)
         ],
-        "keys": list(zip(names, styles, strict=True)),
+        "keys": keys,
         "comparison": tables.compare(names, metrics),
         "large_gpus": LARGE_GPUS,
         "large_jobs": show_count(max(found.get("large_jobs", 0) for found in figures)),
@@ -115,16 +115,15 @@ def _gains(told: Sequence[Gains]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _charts(
-    runs: Sequence[Run], names: Sequence[str], styles: Sequence[int], figures: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _charts(runs: Sequence[Run], keys: charts.Keys, figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Every chart and the table with the same values."""
+    names = [name for name, _ in keys]
     jcts = [jct_of(run) for run in runs]
     lines = time_lines(runs)
     last_s = max((o.job.submit_s for run in runs for o in run.outcomes), default=0.0)
     occupancy = [
         charts.occupancy_chart(lines, last_s, i, run.policy, style, run.total_gpus)
-        for i, (run, style) in enumerate(zip(runs, styles, strict=True))
+        for i, (run, (_, style)) in enumerate(zip(runs, keys, strict=True))
     ]
     by_vc = [found.get("by_vc", {}) for found in figures]
     by_size = [{_size_name(k): v for k, v in found.get("by_size", {}).items()} for found in figures]
@@ -133,15 +132,15 @@ def _charts(
     shares = [busy / max(run.total_gpus, 1) for run, busy in zip(runs, lines.busy, strict=True)]
     return {
         "lines": {
-            "jct": charts.completion_chart(completion_grid(jcts), jcts, names, styles),
-            "queue": charts.queue_chart(lines, last_s, names, styles),
+            "jct": charts.completion_chart(completion_grid(jcts), jcts, keys),
+            "queue": charts.queue_chart(lines, last_s, keys),
             **{f"gpus{i}": chart for i, chart in enumerate(occupancy)},
         },
-        "panels": [(f"gpus{i}", name, style) for i, (name, style) in enumerate(zip(names, styles, strict=True))],
+        "panels": [(f"gpus{i}", *key) for i, key in enumerate(keys)],
         "sampled": _sampled(lines),
         "bars": {
-            "vc": charts.bar_chart("Queueing delay in each VC", vcs[:most], names, styles, by_vc),
-            "size": charts.bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
+            "vc": charts.bar_chart("Queueing delay in each VC", vcs[:most], keys, by_vc),
+            "size": charts.bar_chart("Queueing delay by size of job", sizes, keys, by_size),
         },
         "more_vcs": max(0, len(vcs) - most),
         "tables": {

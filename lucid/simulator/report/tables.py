@@ -18,7 +18,7 @@ import numpy as np
 from lucid.core.decision import DecisionRow
 from lucid.html.charts import Plain, time_unit
 from lucid.html.page import show_change, show_count, show_duration, show_share, unit_of
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import Gains

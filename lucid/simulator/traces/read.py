@@ -117,6 +117,16 @@ def _split(first: str) -> list[str]:
     return split_line(first)
 
 
+_MARKS = {
+    "philly": {"timestamp", "num_gpus"},
+    "muri": {"num_gpu", "iteration_time", "resource_time_0"},
+    "pollux": {"application", "num_replicas"},
+    "parallel": {"u_id", "interval", "run_time"},
+    "openb": {"gpu_milli", "pod_phase"},
+}
+"""Columns that no other format has."""
+
+
 def _sniff(source: Source, first: str, line: int) -> str:
     if first.startswith(own.MAGIC):
         return "lucid"
@@ -128,16 +138,9 @@ def _sniff(source: Source, first: str, line: int) -> str:
     names = set(cells)
     if is_sacct(first):
         return "sacct"
-    if {"timestamp", "num_gpus"} <= names:
-        return "philly"
-    if {"num_gpu", "iteration_time", "resource_time_0"} <= names:
-        return "muri"
-    if {"application", "num_replicas"} <= names:
-        return "pollux"
-    if {"u_id", "interval", "run_time"} <= names:
-        return "parallel"
-    if {"gpu_milli", "pod_phase"} <= names:
-        return "openb"
+    for name, marks in _MARKS.items():
+        if marks <= names:
+            return name
     if {"job_id", "gpu_num"} <= names:
         helios_only = {"jobname", "cpu_num", "node_num", "start_time", "end_time", "queue"}
         return "helios" if names & helios_only else "pack"

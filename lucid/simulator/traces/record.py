@@ -44,7 +44,7 @@ class Trace:
     """Jobs sorted by (submit_s, rank), submit times in seconds from the first job.
 
     ``epoch_s``: Unix time of second 0 where the trace has calendar dates (so that rhythms can be read).
-    ``evaluated_with``: settings of policies, by section and key, in the evaluation that the trace was published
+    ``evaluated_with``: settings of policies, by key, in the evaluation that the trace was published
     with; they hold unless set otherwise.
     ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason."""
 
@@ -52,7 +52,7 @@ class Trace:
     jobs: tuple[TraceJob, ...]
     epoch_s: float | None = None
     skipped: tuple[tuple[str, int], ...] = ()
-    evaluated_with: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    evaluated_with: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def vcs(self) -> tuple[str, ...]:

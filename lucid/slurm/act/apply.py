@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from msgspec import structs
+
 from lucid.binder.contention import memory_limit_mib
 from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start, kind_of
@@ -77,14 +79,14 @@ class Stops:
         self._writer.listed(record.id)
         before = note
         ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
-        back = replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s)
-        self._writer.put(replace(back, requeued=record.restarts + 1))
+        back = structs.replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s)
+        self._writer.put(structs.replace(back, requeued=record.restarts + 1))
         try:
             self._writer.do(
                 record.id, verb, show_placement(record.placement), lambda: self._writer.client.requeue_hold(record.id)
             )
         except ActionRefused:
-            self._writer.put(before if verb != "release" else replace(before, to_home=False))
+            self._writer.put(before if verb != "release" else structs.replace(before, to_home=False))
             raise
 
     def victim(self, record: SlurmJob, note: JobNote, now_s: float) -> None:
@@ -109,14 +111,14 @@ class Actions:
         daemon: DaemonSettings,
         known: KnownProfiles,
         slurm_knows_all: Callable[[], bool],
-        claims: ClaimWatch | None = None,
+        claims: ClaimWatch,
     ) -> None:
         """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told."""
         self._writer = writer
         self._daemon = daemon
         self._known = known
         self._stops = Stops(writer, slurm_knows_all)
-        self._claims = claims or ClaimWatch(writer)
+        self._claims = claims
         self._facts = Observation((), (), writer.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(writer)
@@ -236,16 +238,18 @@ class Actions:
         elastic = elastic_request(record.comment).limits is not None
         if note is not None and note.as_written:
             if elastic and "gpus" not in note.as_written and not record.request.shards:
-                note = replace(note, as_written=with_size(note.as_written, record))
+                note = structs.replace(note, as_written=with_size(note.as_written, record))
             home, nodes = self._writer.ownership.home(record, note), users_nodes(record, note)
             if home == note.home and nodes == note.as_written.get("req_nodes", ""):
                 return note
-            return replace(note, home=home, as_written={**note.as_written, "partition": home, "req_nodes": nodes})
+            return structs.replace(
+                note, home=home, as_written={**note.as_written, "partition": home, "req_nodes": nodes}
+            )
         written = as_written(record).written()
         written["partition"] = record.partition
         if elastic and not record.request.shards:
             written = with_size(written, record)
-        return replace(
+        return structs.replace(
             note or JobNote(record.id),
             user=record.user,
             name=record.name,
@@ -294,7 +298,7 @@ class Actions:
             record, note, start.placement, shards, room, self._facts.nodes, extra, defaults, bool(start.preempts)
         )
         asks = record.request.tres_per_node if changes.tres_per_node is None else changes.tres_per_node
-        exact = shards or replace(record.request, tres_per_node=asks).addressed
+        exact = shards or structs.replace(record.request, tres_per_node=asks).addressed
         self._unless_dealt(job_id, start.placement, exact)
         place = show_placement(start.placement)
         now_s = self._writer.clock.now_s()
@@ -307,7 +311,7 @@ class Actions:
         if not record.held:
             self._writer.listed(job_id, Refusal.NODES_NOT_FREE_YET)
         self._writer.put(
-            replace(
+            structs.replace(
                 note,
                 where=place,
                 asked_s=now_s,
@@ -338,9 +342,9 @@ class Actions:
             in_room = replace(record, partition=room)
             raise ActionRefused(self._writer.start_refused(in_room, error), error.cause) from None
         if let_in:
-            self._writer.put(replace(self._writer.notes[job_id], released=True))
+            self._writer.put(structs.replace(self._writer.notes[job_id], released=True))
         else:  # told what it gets, it is held until its GPUs are empty
-            self._writer.put(replace(self._writer.notes[job_id], claims=claims))
+            self._writer.put(structs.replace(self._writer.notes[job_id], claims=claims))
             self._empty(job_id, empties)
         self._given.append((action.partition, start.placement))
         self._note_start(job_id, start.placement, exact)
@@ -355,7 +359,7 @@ class Actions:
                 note = self._note(victim, self._writer.notes.get(victim.id))
                 self._stops.victim(victim, note, self._facts.now_s)
         except ActionRefused:
-            self._writer.put(replace(self._writer.notes[job_id], where="", claims=""))
+            self._writer.put(structs.replace(self._writer.notes[job_id], where="", claims=""))
             raise
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
@@ -441,7 +445,7 @@ class Actions:
         if not record.running or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
-        note = replace(note, alone=note.alone or decision.part)
+        note = structs.replace(note, alone=note.alone or decision.part)
         self._stops.put_back(record, note, "part" if decision.part else "requeue", self._facts.now_s)
 
     def _end_profiling(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
@@ -449,11 +453,11 @@ class Actions:
         at_work = record.running and record.partition == profiling
         if not at_work and not (room == profiling and self._waits_for_profiling(record, note)):
             raise ActionRefused(f"job {record.id} is not in profiling", Refusal.JOB_MOVED_ON)
-        note = replace(self._note(record, note), to_home=True)
+        note = structs.replace(self._note(record, note), to_home=True)
         if record.running:
             self._stops.put_back(record, note, "release", self._facts.now_s)
         else:
-            self._writer.put(replace(note, wait_since_s=self._facts.now_s))
+            self._writer.put(structs.replace(note, wait_since_s=self._facts.now_s))
 
     def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
         return self._writer.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
@@ -474,7 +478,7 @@ class Actions:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
         self._writer.do(record.id, "keep", show_placement(record.placement))
-        self._writer.put(replace(note, kept=True))
+        self._writer.put(structs.replace(note, kept=True))
 
     def _note_start(self, job_id: str, placement: Placement, exact: bool) -> None:
         for part in placement:

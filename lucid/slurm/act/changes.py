@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from lucid.core.placement import Placement, placement_gpus
 from lucid.errors import ActionRefused
 from lucid.slurm.act.prolog_extra import free_extra, is_batch_item
@@ -213,7 +215,7 @@ def _changes_to(
             **{key: "" for key in PER_GPU if getattr(now, key)},
         }
         first = Changes(**empty)  # type: ignore[arg-type]
-        rest = replace(now, **empty)  # type: ignore[arg-type]
+        rest = structs.replace(now, **empty)
         fields = {k: v for k, v in wanted.items() if k in WRITTEN and getattr(rest, k) != v}
     return Changes(
         **fields,  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from msgspec import structs
+
 from lucid.core.decision import Start
 from lucid.core.job import Running
 from lucid.core.placement import NodeGpus, Placement, parse_placement, show_placement
@@ -163,7 +165,7 @@ class ClaimWatch:
         if others or spared:
             words += f"; Lucid had chosen {' '.join(chosen)}"
         self._writer.note_seen(record.id, "preempts", words)
-        self._writer.put(replace(note, claims=""))
+        self._writer.put(structs.replace(note, claims=""))
         if not others:
             return ""
         return f"job {record.id}: Slurm preempted {' '.join(others)}, which Lucid had not chosen"
@@ -226,5 +228,5 @@ class Emptied:
             writer.do(record.id, "let in", note.where, lambda: writer.client.release(record.id))
         except ActionRefused as error:
             return writer.start_refused(record, error)
-        writer.put(replace(note, released=True, asked_s=writer.clock.now_s()))
+        writer.put(structs.replace(note, released=True, asked_s=writer.clock.now_s()))
         return ""

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from lucid.errors import ClusterUnavailable, LucidError, StoreError
 from lucid.places import Mode
 from lucid.slurm.act.changes import back_to
@@ -103,16 +105,11 @@ class Repair:
     wants out, or whose partition is no longer packed; gives back changed requests of jobs that somebody else holds,
     or that wait again."""
 
-    def __init__(
-        self,
-        writer: JobWriter,
-        released: Released,
-        claims: ClaimWatch | None = None,
-    ) -> None:
+    def __init__(self, writer: JobWriter, released: Released, claims: ClaimWatch) -> None:
         """``released``: the jobs that lucid-release released while no lucidd decided. ``claims``: the starts that
         preempt others."""
         self._writer = writer
-        self._claims = claims or ClaimWatch(writer)
+        self._claims = claims
         self.emptied = Emptied(writer, self._claims, self._take_back)
         """Jobs that are held until others have left their GPUs."""
         self._jobs: Mapping[str, SlurmJob] = {}
@@ -189,7 +186,7 @@ class Repair:
             if not note.released or (note.tries and settled):
                 # killed between telling Slurm and noting that it had taken it; and what was refused before is over
                 tries, refusal = (0, "") if settled else (note.tries, note.refusal)
-                writer.put(replace(note, released=True, tries=tries, refusal=refusal))
+                writer.put(structs.replace(note, released=True, tries=tries, refusal=refusal))
             if note.claims:
                 return self._claims.ran(record, writer.notes[record.id], self._jobs)
         if not record.pending or not record.asks or not ownership.ours(record):
@@ -220,7 +217,7 @@ class Repair:
             return ""
         writer.do(record.id, "take up", "lucid-release had let it go", lambda: writer.tell_hold(record.id))
         if note is not None:
-            writer.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
+            writer.put(structs.replace(note, where="", released=False, shards=False, restarts=record.restarts))
         self._taken += 1
         return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
 
@@ -243,7 +240,9 @@ class Repair:
         why, begin_s, target = note.given_up, begins_s(record, note, now_s), whole_array(record)
         writer.do(record.id, "take up", f"may have ended: {why}", lambda: writer.tell_hold(target, begin_s))
         writer.put(
-            replace(note, given_up="", given_up_for=None, retry_s=0.0, released=False, restarts=record.restarts)
+            structs.replace(
+                note, given_up="", given_up_for=None, retry_s=0.0, released=False, restarts=record.restarts
+            )
         )
         if target != record.id:
             writer.touched.update(one.id for one in facts.jobs if whole_array(one) == target)
@@ -258,7 +257,7 @@ class Repair:
         if note is not None and note.released and record.launch_failed:
             return writer.not_started(record, "a node did not take it: launch failed")
         if note is not None and self._go.ended(record, note):  # before Slurm was told, or it was parked meanwhile
-            note = replace(note, given_up="", given_up_for=None, released=False, restarts=record.restarts)
+            note = structs.replace(note, given_up="", given_up_for=None, released=False, restarts=record.restarts)
             writer.put(note)
         unpacked = self._go.unpacked(record, note)
         why = unpacked or writer.ownership.leaves(record)
@@ -322,7 +321,9 @@ class Repair:
         if why := self._go.unpacked(record, note):
             known = note or JobNote(record.id, submit_s=record.submit_s)
             self._writer.put(
-                replace(known, given_up=why, given_up_for=GivenUp.UNPACKED, released=True, restarts=record.restarts)
+                structs.replace(
+                    known, given_up=why, given_up_for=GivenUp.UNPACKED, released=True, restarts=record.restarts
+                )
             )
         self._writer.do(record.id, "restore", "its begin time", lambda: self._writer.client.update(record.id, back))
         return f"job {record.id}: given back its begin time"
@@ -335,7 +336,7 @@ class Repair:
         if begin_s != (_since(note) if _since(note) > now_s else 0.0):
             # its wait begins then; in the past, should its user have thought better of it
             known = note or JobNote(record.id, submit_s=record.submit_s)
-            writer.put(replace(known, wait_since_s=begin_s or now_s))
+            writer.put(structs.replace(known, wait_since_s=begin_s or now_s))
         if record.dependency:
             writer.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
@@ -379,7 +380,7 @@ class Repair:
         if record.unread:
             return ""  # what it asks for now is not known
         if note is not None and note.where:
-            writer.put(replace(note, where="", shards=False))
+            writer.put(structs.replace(note, where="", shards=False))
         back = None if never_changed(record) else back_to(record, note)
         if back is None:
             return ""
@@ -403,7 +404,9 @@ class Repair:
                 writer.do(record.id, "restore", "", lambda: writer.client.update(record.id, changes))
             why = self._go.unpacked(record, note)
             writer.put(
-                replace(note, where="", shards=False, released=True, given_up=why, given_up_for=GivenUp.UNPACKED)
+                structs.replace(
+                    note, where="", shards=False, released=True, given_up=why, given_up_for=GivenUp.UNPACKED
+                )
             )
             return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
         if record.restarts != note.restarts:
@@ -435,7 +438,7 @@ class Repair:
         begin_s = begins_s(record, note, writer.clock.now_s())  # as Slurm sets it for a job that it requeues
         words = f"{note.where} (Slurm: {record.reason})"
         writer.do(record.id, "take back", words, lambda: writer.tell_hold(record.id, begin_s))
-        note = replace(note, where="", released=False, shards=False, restarts=record.restarts, claims="")
+        note = structs.replace(note, where="", released=False, shards=False, restarts=record.restarts, claims="")
         writer.put(note)
         changes = back_to(record, note)
         if changes is not None:

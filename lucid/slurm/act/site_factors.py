@@ -7,8 +7,10 @@ force."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from lucid.errors import ActionRefused
 from lucid.slurm.act.write import JobWriter

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.core.times import doubled_s
@@ -28,6 +30,9 @@ from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote, Store
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
 """An answer that takes longer counts as silence."""
+START_TRIES = 2
+"""A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
+alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
 _BACK_S = 60.0
 """How long Slurm has for a released job before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
@@ -99,7 +104,7 @@ class JobWriter:
         if record is None or record.tag is None or (note.tag == record.admin_comment and note.user):
             return note
         submit_s = note.submit_s or record.submit_s
-        return replace(note, tag=record.admin_comment, user=note.user or record.user, submit_s=submit_s)
+        return structs.replace(note, tag=record.admin_comment, user=note.user or record.user, submit_s=submit_s)
 
     def listed(self, job_id: str, cause: Refusal = Refusal.SLURM) -> None:
         """Check that a job is in the list of ours, before Slurm is asked to hold it.
@@ -179,19 +184,19 @@ class JobWriter:
         tried once more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet.
         Returns what was done, in words."""
         note, now_s = self.notes[record.id], self.clock.now_s()
-        note = replace(note, where="", released=False, shards=False)
+        note = structs.replace(note, where="", released=False, shards=False)
         if self.at_profiling(record):
-            self.put(replace(note, to_home=True, wait_since_s=now_s))
+            self.put(structs.replace(note, to_home=True, wait_since_s=now_s))
             return f"job {record.id}: goes to its VC without profiling: no start on a profiling node ({words})"
         if leaves and now_s - note.wait_since_s < self.settings.start_grace_s:
             self.put(note)
             return f"job {record.id}: has not left its nodes yet ({words})"
-        note = replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
-        if note.tries < self.settings.start_tries:
+        note = structs.replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
+        if note.tries < START_TRIES:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        pause_s = doubled_s(_BACK_S, note.tries - self.settings.start_tries, MOST_PAUSE_S)
-        self.put(replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
+        pause_s = doubled_s(_BACK_S, note.tries - START_TRIES, MOST_PAUSE_S)
+        self.put(structs.replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"
         )
@@ -199,7 +204,7 @@ class JobWriter:
     def give_up(self, record: SlurmJob, note: JobNote | None, words: str, cause: GivenUp) -> None:
         """Note why a job is about to be released."""
         note = note or JobNote(record.id, submit_s=record.submit_s)
-        self.put(replace(note, given_up=words, given_up_for=cause))
+        self.put(structs.replace(note, given_up=words, given_up_for=cause))
 
     def never_runs(self, record: SlurmJob) -> str:
         """Release a job again that was released and that Slurm itself holds, after pauses that grow. Returns what was
@@ -207,7 +212,7 @@ class JobWriter:
         note = self.notes[record.id]
         pause_s = doubled_s(_RETRY_S, note.tries, _MOST_RETRY_S)
         self.put(
-            replace(
+            structs.replace(
                 note,
                 released=False,
                 tries=note.tries + 1,
@@ -240,7 +245,7 @@ class JobWriter:
         try:
             self.do(record.id, "park", "its begin time is set", *steps)
         except ActionRefused:
-            self.put(replace(known, where="", shards=False))
+            self.put(structs.replace(known, where="", shards=False))
             raise
 
     def park_on(self, records: Sequence[SlurmJob], until_s: float) -> None:
@@ -270,7 +275,7 @@ class JobWriter:
         note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
         since_s = max(now_s, begin_s)
         self.put(
-            replace(
+            structs.replace(
                 note, where="", shards=False, released=False, depends=False, restarts=record.restarts,
                 wait_since_s=since_s,
             )
@@ -302,14 +307,14 @@ class JobWriter:
         # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
         if note is not None or record.unread or left_to_slurm(record):
             note = note or JobNote(record.id, submit_s=record.submit_s)
-            self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))
+            self.put(structs.replace(note, where="", shards=False, released=True, restarts=record.restarts))
 
 
 def _parked(note: JobNote, record: SlurmJob, until_s: float) -> JobNote:
     """The note of a job that is about to be parked until ``until_s``."""
     before_s = record.eligible_s if record.eligible_s in note.leases else note.parked_s
     depends = bool(record.dependency)
-    return replace(note, where="", shards=False, parked_s=until_s, parked_before_s=before_s, depends=depends)
+    return structs.replace(note, where="", shards=False, parked_s=until_s, parked_before_s=before_s, depends=depends)
 
 
 _FIRST = 8

@@ -105,18 +105,11 @@ Worked = Callable[[SlurmJob], tuple[float, float] | None]
 without a sampler."""
 
 
-def unmeasured(record: SlurmJob) -> tuple[float, float] | None:  # noqa: ARG001 - a Worked
-    """``None``: no sampler reports on any job."""
-    return None
-
-
 class ElasticJobs:
     """Works out the elasticity of jobs. ``resizes``: whether the policy of a VC resizes jobs; else each keeps its
     GPUs."""
 
-    def __init__(
-        self, settings: ElasticSettings, resizes: Callable[[str], bool], worked: Worked = unmeasured
-    ) -> None:
+    def __init__(self, settings: ElasticSettings, resizes: Callable[[str], bool], worked: Worked) -> None:
         self._settings = settings
         self._check, self._worked = ReportCheck(settings.silent_s), worked
         self._resizes = resizes

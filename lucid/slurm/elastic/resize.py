@@ -6,7 +6,8 @@ before the job is stopped. If lucidd crashes, the next lucidd continues from tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lucid.core.placement import Placement, parse_placement, placement_gpus, show_placement
 from lucid.errors import ActionRefused, Refusal

@@ -39,13 +39,13 @@ class TurnJobs:
     """What is known of jobs that take turns. ``interleaves``: whether the policy of a VC forms groups; else no job
     takes turns there, and nothing is read."""
 
-    def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: Store | None = None) -> None:
+    def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: Store) -> None:
         self._reports = reports
         self._interleaves = interleaves
         self._store = store
         self._own: dict[str, StageTimes] = {}
         self._rounds: dict[str, tuple[float, int]] = {}
-        self._earlier: dict[_Key, StageTimes] = {} if store is None else _kept(store)
+        self._earlier = _kept(store)
         self._new = False
         self.words: dict[str, str] = {}
         """The state of each job whose user opted in, in words, as of the last poll."""
@@ -111,7 +111,7 @@ class TurnJobs:
 
     def keep(self) -> None:
         """Write new stage times into the store, if there are any."""
-        if self._new and self._store is not None:
+        if self._new:
             rows = [[*key, list(item.times_s), item.iteration_s] for key, item in self._earlier.items()]
             self._store.put_view(_VIEW, rows)
         self._new = False

@@ -8,8 +8,10 @@ the other. One of them is tried again when a job of theirs has ended, or after a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec.structs import replace
 
 from lucid.core.times import doubled_s
 from lucid.slurm.own.waits import to_come

@@ -60,8 +60,7 @@ class Releases:
             return ""
         home, facts = self._ownership.home(record, note), self._facts
         if home not in self._sizes:
-            vcs = facts.pool.quotas.keys() if facts.pool is not None and home in facts.pool.quotas else {home}
-            nodes = [node for node in facts.nodes if node.gpu_types and not node.partitions.isdisjoint(vcs)]
+            nodes = (node for node in facts.nodes_of(home) if node.gpu_types)
             self._sizes[home] = {(len(node.gpu_types), node.cpus, node.mem_mib) for node in nodes}
         large = [(cpus, mem) for gpus, cpus, mem in self._sizes[home] if gpus >= record.gpus]
         if not large or any(cpus >= record.cpus and mem >= record.mem_mib for cpus, mem in large):
@@ -240,10 +239,7 @@ class HoldOrder:
     def _could_hold(self, home: str, record: SlurmJob) -> bool:
         """Has the VC, or the pool that it is in, as many nodes with GPUs enough, up or down?"""
         if home not in self._sizes:
-            pool = self._facts.pool
-            vcs = pool.quotas.keys() if pool is not None and home in pool.quotas else {home}
-            there = [node for node in self._facts.nodes if not node.partitions.isdisjoint(vcs)]
-            self._sizes[home] = Counter(len(node.gpu_types) for node in there)
+            self._sizes[home] = Counter(len(node.gpu_types) for node in self._facts.nodes_of(home))
         nodes = max(record.min_nodes, 1)
         large = sum(many for gpus, many in self._sizes[home].items() if gpus >= record.gpus // nodes)
         return not self._sizes[home] or large >= nodes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from lucid.core.placement import hosts_in
 from lucid.errors import ClusterError, ClusterUnavailable, ConfigError
@@ -17,6 +17,7 @@ from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.json import checked_list, number_of
 from lucid.text import digits, moment, text_of
 
+_T = TypeVar("_T")
 _OF_BOTH = ("grptres", "grptresmins", "grptresrunmins", "maxtres", "maxtrespernode", "maxtresmins")
 QOS_LIMITS = ("name", *_OF_BOTH, "maxtrespu", "maxtrespa", "mintres")
 ASSOC_LIMITS = ("account", "user", *_OF_BOTH)
@@ -177,7 +178,7 @@ def clock_from(document: Any) -> float | None:
 
 QOS_FIELDS = "name,priority"
 _EVERY_S = 600.0
-"""Seconds between reads: an administrator changes the priorities by hand."""
+"""Seconds between reads of what an administrator changes by hand: priorities, the topology."""
 
 
 def tiers_from(rows: str, config: Mapping[str, str]) -> dict[str, int]:
@@ -193,16 +194,17 @@ def tiers_from(rows: str, config: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-class QosTiers:
-    """Reads the priorities of QOS now and then. If they cannot be read, the earlier ones stay."""
+class Kept(Generic[_T]):
+    """Something of Slurm's configuration that is asked for now and then; ``known`` until it has been read. If it
+    cannot be read, what was read before stays."""
 
-    def __init__(self, ask: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, ask: Callable[[], _T], known: _T) -> None:
         self._ask = ask
-        self._known: Mapping[str, int] = {}
+        self._known = known
         self._at_s = float("-inf")
 
-    def __call__(self, now_s: float) -> Mapping[str, int]:
-        """The priorities by QOS.
+    def __call__(self, now_s: float) -> _T:
+        """What is known by now.
 
         Raises: ClusterUnavailable: Slurm does not answer at present."""
         if not 0 <= now_s - self._at_s < _EVERY_S:

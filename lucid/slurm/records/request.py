@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from operator import attrgetter
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from lucid.slurm.records.fields import gpu_count, is_shards
 
 GPU_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 PER_GPU = ("cpus_per_tres", "mem_per_tres")
 WRITTEN = (*GPU_FIELDS, "req_nodes", *PER_GPU)
 """Fields of a request that Lucid may change, and gives back."""
+
+_changed = attrgetter(*WRITTEN)
 
 _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_socket", "task": "tres_per_task",
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
@@ -43,9 +47,9 @@ NOT_TO_SHARE = frozenset([_ASKED, WHY["asked"], EXCLUSIVE])
 """The reasons that are a wish of the job's user, and nothing that its work needs."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Request:
-    """What a job asks for, as Slurm keeps it: first the fields that Lucid may change, then those that it only reads.
+class Request(Struct, frozen=True, eq=False):
+    """What a job asks for, as Slurm keeps it: first the fields that Lucid may change, by which requests are compared,
+    then those that it only reads.
 
     ``cpus_per_tres``, ``mem_per_tres``: CPUs and MiB by GPU, the user's, or those that Slurm took from JobDefaults
     when the job last started. ``num_cpus``: CPUs that Slurm reckons the job to need. ``max_nodes``: 0 where the user
@@ -59,13 +63,22 @@ class Request:
     req_nodes: str = ""
     cpus_per_tres: str = ""
     mem_per_tres: str = ""
-    num_cpus: int = field(default=0, compare=False)
-    tasks: int = field(default=1, compare=False)
-    max_nodes: int = field(default=0, compare=False)
-    tasks_per_gpu: int = field(default=0, compare=False)
-    exact_cpus: bool = field(default=False, compare=False)
-    exact_mem: bool = field(default=False, compare=False)
-    others: tuple[str, ...] = field(default=(), compare=False)
+    num_cpus: int = 0
+    tasks: int = 1
+    max_nodes: int = 0
+    tasks_per_gpu: int = 0
+    exact_cpus: bool = False
+    exact_mem: bool = False
+    others: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and _changed(self) == _changed(other)
+
+    def __ne__(self, other: object) -> bool:  # Struct's own would say that all differ
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_changed(self))
 
     @property
     def shards(self) -> bool:
@@ -105,8 +118,7 @@ class Request:
         return {key: value for key, value in found.items() if value}
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobDefaults:
+class JobDefaults(Struct, frozen=True):
     """What a partition gives to each GPU of a job that does not ask for it itself; ``None`` where it gives nothing.
     ``state``: the partition's, by which its jobs start at all."""
 
@@ -158,7 +170,7 @@ def per_gpu(tres: str) -> str:
 
 def from_mark(mark: Mapping[str, str]) -> Request:
     """The request that job_submit.lua wrote into the tag."""
-    return replace(Request(), **{key: mark.get(short, "") for short, key in _MARKED.items()})  # type: ignore[arg-type]
+    return replace(Request(), **{key: mark.get(short, "") for short, key in _MARKED.items()})
 
 
 def whole_because(

@@ -9,9 +9,10 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lucid.core.codec import to_json
 from lucid.core.decision import Start
 
 if TYPE_CHECKING:  # `lucidctl status` knows the switches by it, and asks Slurm nothing
@@ -105,5 +106,5 @@ class FailedPairs:
         return frozenset(failed) | {node.name for node in nodes if not shut.isdisjoint(node.partitions)}
 
     def _note(self, failed: FailedPair) -> None:
-        self._store.set_setting(KEY + failed.node, json.dumps(asdict(failed)))
-        _LOG.error("Slurm drained a node over a pair: no more pairs there", extra={"facts": asdict(failed)})
+        self._store.set_setting(KEY + failed.node, json.dumps(to_json(failed)))
+        _LOG.error("Slurm drained a node over a pair: no more pairs there", extra={"facts": to_json(failed)})

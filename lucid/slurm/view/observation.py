@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from msgspec import structs
+
 from lucid.config.live import PoolSettings
 from lucid.core.decision import Start
 from lucid.core.gpu import GpuOut
@@ -115,6 +117,11 @@ class Observation:
             return []
         return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.bit & 1]
 
+    def nodes_of(self, home: str) -> list[SlurmNode]:
+        """The nodes that jobs of this VC may get: those of its partition, or of all VCs of its pool."""
+        vcs = self.pool.quotas if self.pool is not None and home in self.pool.quotas else (home,)
+        return [node for node in self.nodes if not node.partitions.isdisjoint(vcs)]
+
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """Whether the job may be on this node until its time limit ends, if it starts now."""
         ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
@@ -209,12 +216,12 @@ def as_written(record: SlurmJob) -> Request:
     """The request to give back to a job without a note: the one in job_submit.lua's tag, else as many whole GPUs as
     it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes JobDefaults
     into a job as soon as it judges it."""
-    request = replace(record.request, req_nodes=users_nodes(record, None))
+    request = structs.replace(record.request, req_nodes=users_nodes(record, None))
     mark = record.tag or {}
     tagged = from_mark(mark)
     if not (request.shards or request.emptied or request.addressed):
         ours = "held" in mark and "skip" not in mark
-        return replace(request, **{key: getattr(tagged, key) for key in PER_GPU}) if ours else request
+        return structs.replace(request, **{key: getattr(tagged, key) for key in PER_GPU}) if ours else request
     if tagged != Request() and not tagged.shards:
         return tagged
     return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

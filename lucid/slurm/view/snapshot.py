@@ -10,30 +10,28 @@ an object as long as it stays the same."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter, is_
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lucid.config.live import DaemonSettings
 from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement, parse_placement
 from lucid.core.prediction import StageTimes
-from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
+from lucid.core.snapshot import WAITING_ORDER, Partition
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
-from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
-from lucid.slurm.elastic.turn_jobs import TurnJobs, takes_turns
+from lucid.slurm.elastic.jobs import Elasticity, ElasticJobs, Worked
+from lucid.slurm.elastic.turn_jobs import TurnJobs
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import ASSIGNED, Ownership
-from lucid.slurm.records.fields import features_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.preemption import Preemption
-from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
-from lucid.slurm.view.nodes import NodesAskedFor, without_clashes
-from lucid.slurm.view.observation import Observation, Pool, gpus_taken, submitted_s, users_nodes
+from lucid.slurm.records.request import NO_DEFAULTS
+from lucid.slurm.view.jobs import InVc, JobViews
+from lucid.slurm.view.nodes import without_clashes
+from lucid.slurm.view.observation import Observation, users_nodes
 from lucid.slurm.view.power_saving import begins_s
 from lucid.store.port import JobNote, Store
 
@@ -41,16 +39,10 @@ _T = TypeVar("_T")
 _NODE, _JOB = attrgetter("name"), attrgetter("job.id")
 
 
-def handed_on(before: Versioned[Partition] | None, made: Mapping[str, Partition]) -> Versioned[Partition]:
+def handed_on(before: Mapping[str, Partition], made: Mapping[str, Partition]) -> dict[str, Partition]:
     """The partitions of ``made``, with the objects of ``before`` (partitions, nodes, entries) wherever these are
     equal."""
-    if before is None:
-        return Versioned(made)
-    now = {name: _partition(before.get(name), partition) for name, partition in made.items()}
-    if list(now) != list(before):
-        return Versioned(now)
-    changed = {name: partition for name, partition in now.items() if partition is not before[name]}
-    return Versioned(before, before.key, changed)
+    return {name: _partition(before.get(name), partition) for name, partition in made.items()}
 
 
 def _partition(before: Partition | None, made: Partition) -> Partition:
@@ -89,43 +81,8 @@ KnownProfile = Callable[[SlurmJob], JobProfile | None]
 """The profile of a job; ``None`` where none is known."""
 Profiled = Callable[[Job], bool]
 """The policy's rule whether a new job goes through profiling first."""
-InVc = Callable[[str], bool]
-"""A property of the policy of a VC, by the VC's name."""
-_Entry = TypeVar("_Entry", Pending, Running)
-_Entries = dict[str, tuple[tuple[Any, ...], _Entry]]
-"""The entries that were last shown, by job, with what each was made from."""
 _NOTHING_NOTED = JobNote("")
 _STARTED = attrgetter("start_s", "job.rank")
-
-
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """What the jobs of one VC are made from besides their records and notes."""
-
-    defaults: JobDefaults | None
-    pool: Pool | None
-    features: frozenset[str] | None
-    tiers: Mapping[str, int]
-    preemption: Preemption
-    switch_wait_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A job as last shown, and what it was made from. ``plain``: it was made from its record, note and scene alone,
-    so neither nodes nor the job's reports can change it."""
-
-    record: SlurmJob
-    note: JobNote | None
-    scene: _Scene
-    plain: bool
-    rest: tuple[object, ...]
-    job: Job
-
-
-def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
-    """False: no policy has the property."""
-    return False
 
 
 class Viewer:
@@ -137,10 +94,10 @@ class Viewer:
         ownership: Ownership,
         profile_of: KnownProfile,
         profiled: Profiled,
-        resizes: InVc = nowhere,
-        interleaves: InVc = nowhere,
-        store: Store | None = None,
-        worked: Worked = unmeasured,
+        resizes: InVc,
+        interleaves: InVc,
+        store: Store,
+        worked: Worked,
     ) -> None:
         """``resizes``, ``interleaves``: whether the policy of a VC resizes jobs, or forms groups. ``store``: where
         reports of jobs are kept for later jobs. ``worked``: how long GPUs of a job worked, by samplers."""
@@ -148,30 +105,22 @@ class Viewer:
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
         """Which jobs may take turns."""
-        self._interleaves = interleaves
+        self.jobs = JobViews(ownership, self.elastic, interleaves)
+        """The jobs of both kinds of entries."""
         self._settings = settings
         self._ownership = ownership
         self._profiled = profiled
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
-        self._shown: Versioned[Partition] | None = None
-        self._common: dict[str, frozenset[str] | None] = {}
-        self._neighbours: dict[str, frozenset[str]] = {}
-        self._asked = NodesAskedFor(None)
-        self._scenes: dict[str, _Scene] = {}
-        """The scene of each VC at the last poll; the same object is used as long as it is equal."""
-        self._scenes_now: dict[str, _Scene] = {}
-        """The scenes of VCs that were asked for at this poll."""
-        self._made: dict[str, _Made] = {}
-        self._waited: _Entries[Pending] = {}
-        self._ran: _Entries[Running] = {}
+        self._shown: dict[str, Partition] = {}
+        self._entries: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        """The entry of each job that was last shown, with what it was made from."""
 
-    def partitions(self, facts: Observation) -> Versioned[Partition]:
+    def partitions(self, facts: Observation) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
         same objects as last time where nothing changed."""
-        self._common, self._neighbours, self._asked = {}, {}, NodesAskedFor(facts)
-        self._scenes_now = {}
+        self.jobs.new_poll(facts)
         pool, profiling = facts.pool, self._settings.profiling_partition
         quotas = {} if pool is None else pool.quotas
         names = [name for name in self._settings.partitions if name not in quotas]
@@ -207,14 +156,13 @@ class Viewer:
                 name == profiling,
                 name == profiling or any(facts.modes.get(vc) is Mode.PACK for vc in vcs),
                 quotas if pooled else {},
-                self._asked.fitting(nodes, pending.get(name, ())),
+                self.jobs.asked.fitting(nodes, pending.get(name, ())),
             )
         self._shown = shown = handed_on(self._shown, made)
-        if len(self._made) > 2 * len(facts.jobs):
+        if len(self._entries) > 2 * len(facts.jobs):
             known = {job.id for job in facts.jobs}
-            self._made = {job_id: kept for job_id, kept in self._made.items() if job_id in known}
-            self._waited = {job_id: kept for job_id, kept in self._waited.items() if job_id in known}
-            self._ran = {job_id: kept for job_id, kept in self._ran.items() if job_id in known}
+            self.jobs.forget_all_but(known)
+            self._entries = {job_id: kept for job_id, kept in self._entries.items() if job_id in known}
         return shown
 
     def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Observation) -> Node:
@@ -242,143 +190,6 @@ class Viewer:
             numbers=() if numbers == tuple(range(len(numbers))) else numbers,
         ).at(facts.now_s)
 
-    def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:
-        """The user's request as a ``Job``; the same object as long as nothing that it is made from changes."""
-        home = self._ownership.home(record, note)
-        scene = self._scenes_now.get(home) or self._scene(home, facts)
-        before = self._made.get(record.id)
-        same = before is not None and before.record is record and before.note is note and before.scene is scene
-        if before is not None and same and before.plain:
-            return before.job
-        stays = self._ownership.stays(record, home)
-        asked = self._asked.words_for(record, note, home, bool(stays))
-        asks = self.elastic.elasticity_of(record, note, home, facts.now_s)
-        rest = (
-            facts.nodes if record.request.whole_nodes else None,
-            asked,
-            self._reaches(record, home, facts),
-            asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None),
-        )
-        if before is not None and same and before.rest == rest:
-            return before.job
-        made = self._job(record, note, home, facts, asks, asked, stays)
-        if before is not None and before.job == made:  # read anew, and the same
-            made = before.job
-        elsewhere = record.request.whole_nodes or record.time_min_s or record.features or record.excludes
-        plain = asks is NOT_ELASTIC and not (elsewhere or stays or users_nodes(record, note))
-        self._made[record.id] = _Made(record, note, scene, plain, rest, made)
-        return made
-
-    def _scene(self, home: str, facts: Observation) -> _Scene:
-        known, features = facts.defaults, self._features_of(home, facts)
-        defaults = None if known is None else known.get(home, NO_DEFAULTS)
-        scene = _Scene(defaults, facts.pool, features, facts.tiers, facts.preemption, facts.switch_wait_s)
-        before = self._scenes.get(home)
-        if before == scene:
-            scene = before
-        self._scenes[home] = self._scenes_now[home] = scene
-        return scene
-
-    def _job(
-        self,
-        record: SlurmJob,
-        note: JobNote | None,
-        home: str,
-        facts: Observation,
-        asks: Elasticity,
-        constraint: str,
-        stays: str,
-    ) -> Job:
-        mark = record.tag or {}
-        whole = self.whole_because(record, note, home, facts)
-        return Job(
-            id=record.id,
-            vc=home,
-            gpus=asks.gpus or gpus_taken(record, home, facts),
-            submit_s=submitted_s(record.submit_s, note),
-            rank=record.number,
-            user=record.user,
-            account=record.account,
-            name=record.name,
-            cpus=asks.cpus or record.cpus,
-            mem_mib=asks.mem_mib or record.mem_mib,
-            time_limit_s=record.shortened_s if self._reaches(record, home, facts) else record.time_limit_s,
-            requeueable=record.requeue and record.batch,
-            restart_asked=mark.get("restart") == "1",
-            amp=True if mark.get("amp") == "1" else None,
-            long_cold_start=mark.get("cold") == "1",
-            shareable=not whole,
-            whole_because=whole,
-            min_nodes=1 if asks.limits is not None else min(asks.nodes or record.min_nodes, max(record.gpus, 1)),
-            elastic=asks.limits,
-            most_switches=record.most_switches,
-            switches_until_s=self._switches_until_s(record, note, facts),
-            constraint=constraint,
-            tier=facts.tiers.get(record.qos, 0),
-            nice=record.nice,
-            takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
-            qos=record.qos if facts.preemption.by == "qos" else "",
-            array=record.id.partition("_")[0] if "_" in record.id else "",
-            stays=stays,
-            borrows=not (stays and facts.pool is not None and home in facts.pool.bounded),
-        )
-
-    @staticmethod
-    def _reaches(record: SlurmJob, home: str, facts: Observation) -> bool:
-        """Whether Slurm's backfill may shorten this job before a window of its VC's nodes, as far as its user
-        allows."""
-        if not (record.time_min_s and facts.windows):
-            return False
-        vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
-        return any(not facts.open_to(n.name, record) for n in facts.nodes if not n.partitions.isdisjoint(vcs))
-
-    @staticmethod
-    def _switches_until_s(record: SlurmJob, note: JobNote | None, facts: Observation) -> float | None:
-        """Until when a job waits for the switches that it asks for: from when it may start, as long as its user said,
-        and no longer than Slurm allows."""
-        if not record.most_switches:
-            return None
-        wait_s = min(record.switch_wait_s or math.inf, facts.switch_wait_s)
-        return (note.wait_since_s if note and note.wait_since_s else record.submit_s) + wait_s
-
-    def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Observation) -> str:
-        """Why a job's request cannot become slots, in words; empty where it can. It cannot where its user or
-        job_submit.lua said no, where slots would not give it what it asks for, or where it asks for what the nodes of
-        its VC do not all have."""
-        mark = record.tag or {}
-        known = facts.defaults
-        defaults = None if known is None else known.get(home, NO_DEFAULTS)
-        why = whole_because(record.request, mark, record.min_nodes, record.batch, defaults)
-        if why:
-            return why
-        if users_nodes(record, note):
-            return "it names its nodes"
-        if facts.preemption.by and not facts.preemption.in_slots(record, self._beside(record.partition, facts)):
-            return "it may be preempted, and could not be requeued by Lucid"
-        common = self._features_of(home, facts)
-        if common is None:
-            return f"{home} is not set up for sharing (lucidctl setup --mode pack)"
-        if any(c in record.features for c in "|[]()*!"):
-            return "its constraint is more than a list of features"
-        lacking = features_of(record.features) - common
-        return f"not every node of {home} has the feature {min(lacking)}" if lacking else ""
-
-    def _beside(self, partition: str, facts: Observation) -> frozenset[str]:
-        """Partitions that have GPU nodes in common with this one."""
-        if partition not in self._neighbours:
-            here = (n.partitions for n in facts.nodes if n.gpu_types and partition in n.partitions)
-            self._neighbours[partition] = frozenset[str]().union(*here) - {partition}
-        return self._neighbours[partition]
-
-    def _features_of(self, home: str, facts: Observation) -> frozenset[str] | None:
-        """Features that all GPU nodes of a VC have; ``None`` where not all of its GPUs can be asked for by name."""
-        if home not in self._common:
-            vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
-            nodes = [n for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs)]
-            able = bool(nodes) and all(node.addressable for node in nodes)
-            self._common[home] = frozenset.intersection(*(n.features for n in nodes)) if able else None
-        return self._common[home]
-
     def _pending(self, facts: Observation) -> dict[str, list[Pending]]:
         found: dict[str, list[Pending]] = {}
         profiling = self._settings.profiling_partition
@@ -400,19 +211,19 @@ class Viewer:
                 words = record.reason if outlook(record.reason) is Outlook.BARRED else ""
                 retry_s = 0.0
             profile, known = self._profile_of(record), note or _NOTHING_NOTED
-            job = self.job(record, note, facts)
-            where = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
+            job = self.jobs.job(record, note, facts)
+            where = facts.pool.name if facts.pool is not None and home in facts.pool.quotas else home
             new = profiles and facts.modes[home] is Mode.PACK and profile is None and not record.restarts
             new = new and record.simple and not (known.to_home or job.stays)
             new = new and not users_nodes(record, note)  # no profiling node is one of them
-            new = new and self._asked.met_in(job.constraint, profiling)
+            new = new and self.jobs.asked.met_in(job.constraint, profiling)
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             if new and self._profiled(job):
                 where = profiling
             progress = self.elastic.elasticity_of(record, note, home, facts.now_s).progress
             stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
             made_from = (record, note, job, profile, words, retry_s, progress, stages)
-            found.setdefault(where, []).append(_kept(self._waited, record.id, _waiting, made_from))
+            found.setdefault(where, []).append(self._kept(_waits, made_from))
         return found
 
     def _running(self, facts: Observation, owners: Mapping[str, tuple[str, ...]]) -> dict[str, list[Running]]:
@@ -467,60 +278,66 @@ class Viewer:
     def _entry(
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Observation
     ) -> Running:
-        job = self.job(record, note, facts)
+        job = self.jobs.job(record, note, facts)
         asks = self.elastic.elasticity_of(record, note, job.vc, facts.now_s)
         profile = self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
+        measures = packs and record.partition == self._settings.profiling_partition and self._ownership.ours(record)
+        joins = (not packs or record.request.shards) and not facts.outs_under(placement)
         stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
-        out = bool(facts.outs_under(placement))
-        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns)
-        return _kept(self._ran, record.id, self._runs, made_from)
+        made_from = (record, note, job, start_s, placement, measures, joins, profile, asks, stages, in_turns)
+        return self._kept(_runs, made_from)
 
-    def _runs(
-        self,
-        record: SlurmJob,
-        note: JobNote | None,
-        job: Job,
-        start_s: float,
-        placement: Placement,
-        packs: bool,
-        out: bool,
-        profile: JobProfile | None,
-        asks: Elasticity,
-        stages: StageTimes | None,
-        in_turns: tuple[float, int] | None,
-    ) -> Running:
-        known = note or _NOTHING_NOTED
-        settled = record.state == "RUNNING" and not record.completing
-        in_profiling = (
-            settled
-            and not record.unread
-            and packs
-            and record.partition == self._settings.profiling_partition
-            and self._ownership.ours(record)
-            and not known.kept
-        )
-        joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
-        joinable = joinable and not out
-        return Running(
-            job,
-            start_s,
-            placement,
-            Stage.PROFILE if in_profiling else Stage.MAIN,
-            profile,
-            known.ran_s,
-            record.restarts,
-            None,
-            not joinable,
-            asks.progress,
-            restart_s=asks.restart_s,
-            stages=stages,
-            in_turns=in_turns,
-        )
+    def _kept(self, make: Callable[..., _T], made_from: tuple[Any, ...]) -> _T:
+        """The entry that was last shown, where it was made from the same objects or is equal; else the new one.
+        ``made_from``: what ``make`` is called with, the job's record first."""
+        record, key = made_from[0], (make, *made_from)
+        before, shown = self._entries.get(record.id, ((), None))
+        if len(before) == len(key) and all(map(is_, before, key)):
+            return cast("_T", shown)
+        made = make(*made_from)
+        if shown == made:
+            made = cast("_T", shown)
+        self._entries[record.id] = key, made
+        return made
 
 
-def _waiting(
+def _runs(
+    record: SlurmJob,
+    note: JobNote | None,
+    job: Job,
+    start_s: float,
+    placement: Placement,
+    measures: bool,
+    joins: bool,
+    profile: JobProfile | None,
+    asks: Elasticity,
+    stages: StageTimes | None,
+    in_turns: tuple[float, int] | None,
+) -> Running:
+    """A running job. ``measures``: it is in the profiling partition for Lucid; ``joins``: another may join it, as far
+    as its request and its GPUs go."""
+    known = note or _NOTHING_NOTED
+    settled = record.state == "RUNNING" and not (record.completing or record.unread)
+    return Running(
+        job,
+        start_s,
+        placement,
+        Stage.PROFILE if settled and measures and not known.kept else Stage.MAIN,
+        profile,
+        known.ran_s,
+        record.restarts,
+        None,
+        not (settled and joins and not known.alone),
+        asks.progress,
+        restart_s=asks.restart_s,
+        stages=stages,
+        in_turns=in_turns,
+    )
+
+
+def _waits(
     record: SlurmJob,
     note: JobNote | None,
     job: Job,
@@ -544,18 +361,6 @@ def _waiting(
         progress=progress,
         stages=stages,
     )
-
-
-def _kept(known: _Entries[_Entry], job_id: str, make: Callable[..., _Entry], made_from: tuple[Any, ...]) -> _Entry:
-    """The entry that was last shown, where it was made from the same objects or is equal; else the new one."""
-    before = known.get(job_id)
-    if before is not None and all(map(is_, before[0], made_from)):
-        return before[1]
-    made = make(*made_from)
-    if before is not None and before[1] == made:
-        made = before[1]
-    known[job_id] = made_from, made
-    return made
 
 
 def _windows(node: SlurmNode, facts: Observation) -> tuple[Window, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from lucid.core.job import Job, Running, Stage
 from lucid.core.node import Node
-from lucid.core.reason import reason_from_dict
+from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import PairSpeed
 from lucid.core.snapshot import Partition
 from lucid.daemon.lending import lending_of
@@ -104,7 +105,7 @@ def _promised(site: Site, guest: str, host: str) -> tuple[float, float] | None:
 def _speeds(reasons: str, host: str) -> tuple[float, float] | None:
     for data in json.loads(reasons):
         if data.get("kind") == PairSpeed.kind:
-            said = reason_from_dict(data)
+            said = Reason.from_json(data)
             if (
                 isinstance(said, PairSpeed)
                 and said.partner == host

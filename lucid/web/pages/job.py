@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from lucid.accounting.endings import Cause, why_ended
-from lucid.core.as_json import to_json
+from lucid.core.codec import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.reason import reason_from_dict
+from lucid.core.reason import Reason
 from lucid.core.reasons.queue import PlainOrder
 from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
-from lucid.explain.formatting import when
+from lucid.explain.formatting import gpus, when
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
+from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words, queue_row_to_dict
 from lucid.explain.reasons import against, decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
@@ -30,10 +32,6 @@ from lucid.web.viewer import Sight, Viewer
 
 _UNKNOWN = "nothing is known of job {} here"
 _YET = "Nothing was decided about it yet."
-_AT_ONCE = (
-    "Nothing was decided about it: Slurm started it before lucidd saw it wait, as Slurm does where GPUs are free and "
-    "the job is not held."
-)
 
 
 def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> JobPage:
@@ -52,7 +50,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         note = ""
         if not data["decisions"] and not data["actions"]:
             waits = entry is not None and isinstance(entry[1], Pending)
-            note = _YET if waits else _AT_ONCE if known else why_nothing(store, job_id, ran_at_once=False)
+            note = _YET if waits else why_nothing(store, job_id, ran_at_once=known is not None)
     if note and known is None:
         aside = site.view.status.aside.get(job_id)
         raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else note)
@@ -62,7 +60,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     if story.rows and entry is not None and isinstance(entry[1], Pending):  # what holds now
         *before, last = story.rows
         now = tuple(dated(last.reasons, site.source.forecasts.ahead))
-        story = replace(story, rows=[*before, replace(last, reasons=now)])
+        story = structs.replace(story, rows=[*before, structs.replace(last, reasons=now)])
     pending = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
     account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
@@ -104,7 +102,7 @@ def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any])
     """The story and data without the terms of the estimate, which name users and jobs."""
     rows = [site.row_of(row, viewer) for row in story.rows]
     told = [decision | {"reasons": []} for decision in data["decisions"]]
-    return replace(story, rows=rows, estimate=()), {
+    return structs.replace(story, rows=rows, estimate=()), {
         **data,
         "decisions": told,
         "prediction": None,
@@ -115,10 +113,8 @@ def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any])
 def _head(shown: Job | None, job_id: str) -> str:
     if shown is None:
         return f"Job {job_id}"
-    gpus = f"{shown.gpus} GPU{'s' if shown.gpus != 1 else ''}"
-    return ", ".join(
-        part for part in (gpus, f"VC {shown.vc}", shown.user and f"user {shown.user}", shown.name) if part
-    )
+    parts = gpus(shown.gpus), f"VC {shown.vc}", shown.user and f"user {shown.user}", shown.name
+    return ", ".join(part for part in parts if part)
 
 
 def _event(at_s: float, words: Sequence[str]) -> Event:
@@ -143,13 +139,13 @@ def _runs(site: Site, entry: Running) -> Runs:
 def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
-    said = site.view.seen.snapshot.predictions.get(entry.job.id)
+    told = queue_row_to_dict(row, site.view.seen)
     return {
         "partition": partition,
         "position": row.position,
-        "waited_s": round(site.view.now_s - entry.since_s, 1),
-        "estimate_s": None if said is None else round(said.duration_s, 1),
-        "estimate_by": "" if said is None else said.duration_source,
+        "waited_s": told["waited_s"],
+        "estimate_s": told["estimate_s"],
+        "estimate_by": told["estimate_by"],
         "starts_in_s": row.starts_in_s,
         "words": starts_words(site, row),
         "obstacles": [] if decision is None else against(decision.reasons),
@@ -231,7 +227,7 @@ def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: boo
 def _row(site: Site, viewer: Viewer, job_id: str, data: dict[str, Any] | None) -> dict[str, Any] | None:
     if data is None:
         return None
-    reasons = tuple(reason_from_dict(reason) for reason in data["reasons"])
+    reasons = tuple(Reason.from_json(reason) for reason in data["reasons"])
     rest = data["placement"], data["beside"], data.get("mode", "")
     row = site.row_of(DecisionRow(data["at_s"], job_id, data["partition"], data["verb"], reasons, *rest), viewer)
     return {**row_to_dict(row), "words": decision_line(row)}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
+from lucid.core.codec import to_json
 from lucid.core.job import Pending, Running
 from lucid.daemon.learning.training import UPKEEP
 from lucid.daemon.reporting.counters import BUCKETS_S
@@ -19,7 +19,7 @@ from lucid.explain.formatting import duration
 from lucid.explain.queue_rows import forecast_outcome
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.orchestrator.forecast.ranges import SHORT_S
-from lucid.profiler.waste import ADVICE, TITLES, JobAccount, WasteKind, totals
+from lucid.profiler.waste import ADVICE, DAYS, TITLES, JobAccount, WasteKind, totals
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.web.pages.shown import HealthPage, Latency, NotShown, Now, PeoplePage, PersonPage, Starts, text
@@ -40,7 +40,7 @@ def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[
     now = _present(site, viewer)
     return {
         "at_s": site.view.now_s,
-        "days": site.source.settings.efficiency.days,
+        "days": DAYS,
         "text": wanted,
         "own_only": viewer.usage is not Sight.ALL,
         "users": [
@@ -99,7 +99,7 @@ def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[
     return {
         "at_s": view.now_s,
         "user": user,
-        "days": site.source.settings.efficiency.days,
+        "days": DAYS,
         "total": None if total is None else total_to_dict(total),
         "waiting": waiting,
         "jobs": [account_to_dict(one) for one in accounts[:_JOBS]],
@@ -137,13 +137,13 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "modes": status.modes,
         "cycles": status.cycles,
         "client": status.client,
-        "calls": {} if status.calls is None else asdict(status.calls),
+        "calls": {} if status.calls is None else to_json(status.calls),
         "breaker_open_s": status.breaker_open_s,
         "breaker_why": status.breaker_why,
         "last_error": status.last_error,
         "failed_turns": status.failed_turns,
-        "models": {kind: asdict(found) for kind, found in status.models.items()},
-        "drift": [asdict(one) for one in judged],
+        "models": {kind: to_json(found) for kind, found in status.models.items()},
+        "drift": [to_json(one) for one in judged],
         "latency": {"cycle": _latency(status.counts.cycle_s), "plan": _latency(status.counts.plan_s)},
         "refused": status.counts.refused,
         "restarts": status.counts.restarts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from lucid.core.job import Job, Pending
@@ -22,6 +23,8 @@ from lucid.web.viewer import Sight, Viewer
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500
+ROWS = 200
+"""Rows of one page of the queue."""
 
 
 def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> QueuePage:
@@ -40,10 +43,9 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     ]
     if sort != "order" or down:
         chosen.sort(key=lambda item: _key(site, sort, item[1], item[2]), reverse=down)
-    per = site.settings.rows
-    pages = max(-(-len(chosen) // per), 1)
+    pages = max(-(-len(chosen) // ROWS), 1)
     page = number(asked, "page", 1, 1, pages)
-    shown = chosen[(page - 1) * per : page * per]
+    shown = chosen[(page - 1) * ROWS : page * ROWS]
     ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
     kept = reservations(view.seen)
     rows = [
@@ -143,23 +145,12 @@ def _row(
 ) -> QueueLine:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
-    shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
-    data = queue_row_to_dict(shown, site.view.seen)
+    shown = QueueRow(partition, row.position, replace(entry, job=job), decision, row.starts_in_s)
     keeper = keepers(row, site.view.seen, kept)
     low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
     return {
-        "partition": partition,
-        "position": row.position,
-        "job": job.id,
-        "user": job.user,
+        **queue_row_to_dict(shown, site.view.seen),
         "name": job.name,
-        "vc": job.vc,
-        "gpus": job.gpus,
-        "waited_s": data["waited_s"],
-        "estimate_s": data["estimate_s"],
-        "estimate_by": data["estimate_by"],
-        "starts_in_s": row.starts_in_s,
-        "decision": data["decision"],
         "estimate_low_s": low,
         "estimate_high_s": high,
         "starts_words": starts_words(site, row),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from lucid.explain.queue_rows import QueueRowDict
 from lucid.web.timeline import Gantt
 
 
@@ -129,24 +130,13 @@ class ClusterPage(TypedDict):
     _gantt: Gantt
 
 
-class QueueLine(TypedDict):
+class QueueLine(QueueRowDict):
     """One waiting job."""
 
-    partition: str
-    vc: str
-    position: int | None
-    job: str
-    user: str
     name: str
-    gpus: int
-    waited_s: float
-    estimate_s: float | None
     estimate_low_s: float | None
     estimate_high_s: float | None
-    estimate_by: str
-    starts_in_s: tuple[int, int, int] | None
     starts_words: str
-    decision: dict[str, Any] | None
     obstacle: str
     words: list[str]
     measured: bool

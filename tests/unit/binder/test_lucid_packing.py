@@ -29,9 +29,9 @@ from lucid.core.reasons.sharing import (
     Stable,
     UserAllows,
 )
-from lucid.daemon.barrier import GuardedPredictor
 from lucid.left_out import LeftOut
 from lucid.models.packing.share_score import Thresholds
+from lucid.orchestrator.planner import Predictions
 from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
 
@@ -387,7 +387,7 @@ def test_a_pair_of_which_the_model_fails_is_not_made_and_keeps_nobody_from_a_mea
                 raise ZeroDivisionError
             return (0.97, 0.97)
 
-    guarded = GuardedPredictor(Failing(), LeftOut(), 60.0)
+    guarded = Predictions(Failing(), LeftOut(), 60.0)
     chosen = beside(GUEST, bad, good, machines=nodes(1, 2), predictor=guarded, least_pair_speed=floor)
     assert (chosen.beside, chosen.speeds) == ("good", (0.97, 0.97))
     alone = beside(GUEST, bad, predictor=guarded, least_pair_speed=floor)

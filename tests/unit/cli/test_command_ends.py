@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -27,11 +26,9 @@ from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
 from lucid.cli.main import _COMMANDS, _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.config.load import load_settings
-from lucid.daemon.process import say_checked
-from lucid.daemon.reporting.settings import published_settings
 from lucid.errors import ConfigError, ModelError, TraceError
 from lucid.explain.formatting import ago
-from lucid.places import published_in
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
@@ -149,7 +146,7 @@ def loaded(*words: str) -> set[str]:
 def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> None:
     found = loaded(*words)
     assert "click" in found
-    assert not found & {*HEAVY, "pydantic", "sqlite3", "rich.progress"}
+    assert not found & {*HEAVY, "lucid.config", "sqlite3", "rich.progress"}
     assert not found & {target.partition(":")[0] for target, _ in _COMMANDS.values()}
 
 
@@ -167,67 +164,44 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
     site.turns(400.0, every_s=10.0)
-    path = site.folder / "lucid.toml"
-    say_checked(path, path.read_bytes(), site.settings)
-    return path
+    return site.folder / "lucid.toml"
 
 
 @pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("when", "3"), ("history",)])
 def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
     found = loaded(*words, "--config", str(config))
     assert "lucid.cli.jobs.queue" in found
-    assert not found & {*HEAVY, "pydantic", "textual"}
+    assert not found & {*HEAVY, "textual"}
     assert not [name for name in found if name.startswith(NOT_LIGHT)]
     rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
-    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files", "lucid.left_out", "lucid.store"}
+    assert rooms <= {
+        *LIGHT,
+        "lucid.errors",
+        "lucid.text",
+        "lucid.files",
+        "lucid.left_out",
+        "lucid.store",
+        "lucid.config",
+    }
 
 
-@pytest.mark.parametrize("words", [("efficiency",), ("explain", "1")])
-def test_what_tells_how_gpus_were_used_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
-    found = loaded(*words, "--config", str(config))
-    assert "lucid.profiler.waste" in found
-    assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
-
-
-@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4"), ("explain", "3")])
-def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
-    words: tuple[str, ...], config: Path
+@pytest.mark.parametrize(
+    ("words", "there", "more"),
+    [
+        (("efficiency",), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
+        (("explain", "1"), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
+        (("why-not", "3"), "lucid.orchestrator.policy", set()),
+        (("when", "--gpus", "4"), "lucid.orchestrator.policy", set()),
+        (("explain", "3"), "lucid.orchestrator.policy", set()),
+    ],
+)
+def test_what_tells_of_use_or_plans_again_loads_none_that_trains(
+    words: tuple[str, ...], there: str, more: set[str], config: Path
 ) -> None:
+    """``more``: what tells how GPUs were used needs nothing to plan with either."""
     found = loaded(*words, "--config", str(config))
-    assert "lucid.orchestrator.policy" in found
-    assert not found & {"pydantic", "textual", "lucid.config", *HEAVY} - {"numpy"}
-
-
-def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
-    found = published_in(config)
-    assert found is not None
-    assert found.daemon.partitions == {"vc": "pack"}
-    assert found.daemon.profiling_partition == "prof"
-    other = config.with_name("other.toml")
-    other.write_text(config.read_text() + "\n")
-    assert published_in(other) is None
-    settings = load_settings(other)
-    say_checked(other, other.read_bytes(), settings)
-    assert published_in(other) is not None
-    other.write_text("[daemon]\nstate_dir = 5\n")
-    assert published_in(other) is None
-    say_checked(config, b"what was there before", settings)
-    assert published_in(config) is None, "it was written while it was read"
-    say_checked(config, config.read_bytes(), settings)
-    assert published_in(config) is not None
-
-
-def test_a_command_has_the_same_settings_whether_or_not_lucidd_has_checked_the_file(config: Path) -> None:
-    """Else it can come to need one that is there only until lucidd has run."""
-    other = config.with_name("never.toml")
-    other.write_text(config.read_text() + "\n")
-    assert published_in(other) is None
-    found, settings = published_settings(other), load_settings(other)
-    say_checked(other, other.read_bytes(), settings)
-    assert published_in(other) == published_settings(other) == found
-    for name, section in asdict(found).items():
-        assert section == {key: getattr(getattr(settings, name), key) for key in section}
-    say_checked(config, config.read_bytes(), load_settings(config))
+    assert there in found
+    assert not found & ({"textual", *HEAVY} - {"numpy"} | more)
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
@@ -256,7 +230,12 @@ def test_the_trace_of_the_stream_is_read_back_and_replayed_under_the_demonstrati
     found = {}
     for policy in ("backfill", "lucid"):
         scenario = Scenario(
-            trace, {VC: NODES}, NodeShape(GPUS_PER_NODE), settings=settings, profiling_nodes=1, as_live=True
+            trace,
+            {VC: NODES},
+            NodeShape(GPUS_PER_NODE),
+            settings=settings,
+            profiling_nodes=1,
+            semantics=Semantics.AS_LIVE,
         )
         found[policy] = run_metrics(simulate(scenario, policy))
     assert found["lucid"]["jobs"] == found["backfill"]["jobs"] == 60

@@ -171,7 +171,7 @@ def test_an_array_is_explained_task_by_task(site: Site) -> None:
 
 def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) -> None:
     policy = {"profiling": {"enabled": False}, "packing": {"gss": 0}, "fairness": {"share_bound": 4.0}}
-    site.settings = settings_from({**site.settings.model_dump(), "policy": policy}, "test")
+    site.settings = site.settings.changed({"policy": settings_from({"policy": policy}, "test").policy})
     site.slurm.shares = {("over", "ada"): 0.1, ("under", "bob"): 0.9}
     site.start()
     for name in ("1", "2"):
@@ -277,6 +277,17 @@ def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(re
     assert rows[0].endswith(" needs 8 GPUs, 3 free")
     assert [" 3 free, all on nodes kept for job " in row for row in rows] == [False, True, True]
     assert max(map(len, rows)) <= 80
+
+
+def test_what_would_help_ends_in_time_and_says_what_was_not_tried(
+    reserved: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lucid.explain.what_if._MOST_S", 0.0)
+    helps = json.loads(reserved.ctl("why-not", "8", "--json"))["helps"]["words"]
+    assert helps == (
+        "nothing that was tried would start it now (fewer GPUs); not all tried within 0 s: fewer GPUs, sharing, both"
+    )
+    assert "with 2 GPUs: " in reserved.ctl("why-not", "8", "--gpus", "2"), "what is asked for is tried"
 
 
 def test_explain_begins_with_why_a_job_waits_now_and_what_would_help(reserved: Site) -> None:

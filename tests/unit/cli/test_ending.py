@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from lucid.accounting.endings import Cause, Ending, why_ended
 from lucid.cli.main import lucidctl
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import profiles_folder, settings_from
 from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
 from lucid.core.job import Ended, Job
-from lucid.daemon.process import say_checked
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.node.reports import write_health, write_summary
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Spell, Summary
 from lucid.slurm.accounting import ending_from
 from lucid.store.sqlite import SqliteStore
@@ -90,7 +88,7 @@ def test_a_good_end_needs_no_cause() -> None:
 
 
 def test_what_samplers_saw_is_told(tmp_path: Path) -> None:
-    settings = Settings.model_validate({"daemon": {"state_dir": str(tmp_path), "gpu_mem_mib": 24576}})
+    settings = settings_from({"daemon": {"state_dir": str(tmp_path), "gpu_mem_mib": 24576}}, "a test")
     folder = profiles_folder(settings)
     folder.mkdir()
     ended = Ended(Job("7_1", "vc", 1, 0.0), end_s=1000.0, ran_s=400.0, state="FAILED")
@@ -170,7 +168,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.close()
     config = folder / "lucid.toml"
     config.write_text(DAEMON.format(folder))
-    say_checked(config, config.read_bytes(), load_settings(config))  # as lucidd does when it begins
     return folder
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from lucid.cli.site.gpu import gpu, rows_of
 from lucid.core.job import JobProfile
@@ -22,7 +23,7 @@ def summary(job: str, partner: str | None = None, **changes: object) -> Summary:
     now = time.time()
     recent = Spell(60, 55, 20, 92, 45, 24, 3800)
     made = Summary(job, "n1", ("GPU-0123456789",), now - 300, now, 300, PROFILE, 20.0, recent=recent, partner=partner)
-    return replace(made, **changes)
+    return structs.replace(made, **changes)
 
 
 def pair(folder: Path) -> None:

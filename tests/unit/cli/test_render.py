@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from daemon_site import Site
@@ -488,10 +489,10 @@ def test_words_of_windows() -> None:
     assert window_words.window_words(open_ended, 0.0) == (
         "w from day 0 00:01:40; jobs 0, 1, 2, 3, 4, 5, 6, 7 and 2 more may still run then"
     )
-    assert window_words.window_words(replace(open_ended, reaching=()), 200.0) == "w now"
+    assert window_words.window_words(structs.replace(open_ended, reaching=()), 200.0) == "w now"
     assert window_words.limit_words(2700.0) == "0:45:00"
     closes = Closes(4, 3600.0, 1190.0, 1200.0, None, "w")
     assert window_words.ends_in_time_s([closes], time.time()) == 1080.0
-    assert window_words.ends_in_time_s([replace(closes, room_s=100.0), NodesOut(1, "w")], time.time()) is None, (
-        "less than a minute"
-    )
+    assert (
+        window_words.ends_in_time_s([structs.replace(closes, room_s=100.0), NodesOut(1, "w")], time.time()) is None
+    ), "less than a minute"

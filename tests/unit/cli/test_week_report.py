@@ -12,19 +12,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from daemon_site import Site
+from lucid.cli.console import answer
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
-from lucid.cli.site.efficiency import tell_accounts
-from lucid.config.load import settings_from
+from lucid.cli.site.efficiency import accounts_words
+from lucid.config.load import profiles_folder, settings_from
 from lucid.config.other import EfficiencySettings
+from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.node.reports import write_summary
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.profiler.waste import ADVICE, TITLES, WasteKind, idle_since, judge, judged, total_of, totals
@@ -33,7 +35,7 @@ from lucid.simulator.metrics import BASELINE, Party
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import snapshot_to_dict
+from lucid.store.view import view_to_dict
 from waste_readings import H, MadeJob, Phase, at_work, ordinary, planted
 
 DAY_S = 86400.0
@@ -152,7 +154,7 @@ def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
     ]
     store.put_ended(ended, lease.token)
     seen = Snapshot(now_s, {"vc": Partition("vc", (Node("n1", 4), Node("n2", 4)))})
-    store.put_view("snapshot", snapshot_to_dict(seen))
+    store.put_view("snapshot", view_to_dict(seen, Plan(seen.now_s)))
     store.close()
     config = tmp_path / "lucid.toml"
     config.write_text(f'[daemon]\nstate_dir = "{tmp_path}"\n[daemon.partitions]\nvc = "observe"\n')
@@ -211,7 +213,7 @@ def test_a_job_without_readings_is_not_measured_and_accused_of_nothing() -> None
     (job,), _ = planted("idle_from_start", 1)
     whole = job.job_use()
     for use in ((), whole.use[:0], tuple(replace(one, measured_s=0.4 * one.measured_s) for one in whole.use)):
-        account = judge(replace(whole, use=use), RULES)
+        account = judge(structs.replace(whole, use=use), RULES)
         assert (account.measured, account.worked_gpu_h, account.waste) == (False, None, ())
         assert account.held_gpu_h > 0
     lost = MadeJob("lost", [[Phase(4 * H, 0.0, known=False)]])
@@ -259,22 +261,18 @@ def test_a_light_job_that_may_share_or_does_not_fit_is_no_waste() -> None:
         replace(job, phases=[at_work(3 * H, 60.0)]),
     ):
         assert judge(other.job_use(), RULES).waste == (), other
-    assert judge(replace(job.job_use(), nodes=2), RULES).waste == ()
+    assert judge(structs.replace(job.job_use(), nodes=2), RULES).waste == ()
 
 
 def test_limits_are_judged_over_several_jobs_that_completed() -> None:
     jobs, _ = planted("time_limit_too_long", 0)
     uses = [job.job_use() for job in jobs]
     assert all(not account.waste for account in judged(uses[:2], RULES))
-    assert all(not account.waste for account in judged([replace(one, state="FAILED") for one in uses], RULES))
-    one_needs_it = [*uses, replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
-    assert all(not account.waste for account in judged(one_needs_it, replace_limit(one_needs_it)))
+    assert all(not account.waste for account in judged([structs.replace(one, state="FAILED") for one in uses], RULES))
+    one_needs_it = [*uses, structs.replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
+    assert all(not account.waste for account in judged(one_needs_it, RULES))
     found = judged(uses, RULES)
     assert found[0].wasted_gpu_h == 0.0, "the hours went to others"
-
-
-def replace_limit(_: object) -> EfficiencySettings:
-    return RULES.model_copy(update={"least_measured": 0.01})
 
 
 def test_sums_and_shares() -> None:
@@ -293,9 +291,10 @@ def test_sums_and_shares() -> None:
 
 
 def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
-    limited = replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
-    endless = replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
-    tell_accounts(judged([limited, endless, replace(endless, job_id="c", user="bob")], RULES), 7.0, "user")
+    limited = structs.replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
+    endless = structs.replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
+    accounts = judged([limited, endless, structs.replace(endless, job_id="c", user="bob")], RULES)
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "4.0 (1 without limit)" in lines["bob"]
     assert "no limit" in lines["cyd"]
@@ -308,21 +307,21 @@ def test_every_kind_has_a_title_and_advice() -> None:
 
 def test_energy_and_host_memory_are_summed_where_they_were_counted(capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeJob("a", [at_work(2 * H)], user="bob").job_use()
-    seen = replace(
+    seen = structs.replace(
         made, asked_host_mib=8192.0, use=tuple(replace(u, energy_j=3.6e6, host_mib=2048.0) for u in made.use)
     )
-    accounts = judged([seen, replace(made, job_id="b"), replace(made, job_id="c", user="cyd")], RULES)
+    accounts = judged([seen, structs.replace(made, job_id="b"), structs.replace(made, job_id="c", user="cyd")], RULES)
     bob, cyd = sorted(totals(accounts, lambda one: one.job.user), key=lambda one: one.name)
     assert (bob.energy_kwh, bob.host_asked_gib, bob.host_peak_gib) == (1.0, 8.0, 2.0)
     assert (cyd.energy_kwh, cyd.host_asked_gib) == (None, 0.0)
-    tell_accounts(accounts, 7.0, "user")
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "1.0" in lines["bob"]
     assert "25%" in lines["bob"]
     assert "%" not in lines["cyd"]
 
 
-JOB = replace(MadeJob("j", [[Phase(9000.0, 0.0)]]).job_use(0.0), begin_s=0.0, end_s=9000.0, running=True)
+JOB = structs.replace(MadeJob("j", [[Phase(9000.0, 0.0)]]).job_use(0.0), begin_s=0.0, end_s=9000.0, running=True)
 USE = GpuUse("g", 0.0, 9000.0, 9000.0, 0.0, (IdleStretch(1000.0, 8990.0),))
 LATER = replace(USE, gpu="h", idle=(IdleStretch(0.0, 500.0), IdleStretch(4000.0, 9000.0)))
 
@@ -353,13 +352,13 @@ LATER = replace(USE, gpu="h", idle=(IdleStretch(0.0, 500.0), IdleStretch(4000.0,
 def test_a_job_is_idle_where_fresh_readings_of_all_its_gpus_say_so(
     use: tuple[GpuUse, ...], gpus: int, since_s: float | None
 ) -> None:
-    assert idle_since(replace(JOB, use=use, gpus=gpus)) == since_s
-    assert idle_since(replace(JOB, use=use, gpus=gpus, running=False)) is None
+    assert idle_since(structs.replace(JOB, use=use, gpus=gpus)) == since_s
+    assert idle_since(structs.replace(JOB, use=use, gpus=gpus, running=False)) is None
 
 
 def test_no_ordinary_job_is_idle_at_its_end() -> None:
     made = [ordinary(number, seed=5).job_use(step_s=20.0) for number in range(20)]
-    assert [job.job_id for job in made if idle_since(replace(job, running=True)) is not None] == []
+    assert [job.job_id for job in made if idle_since(structs.replace(job, running=True)) is not None] == []
 
 
 def test_efficiency_lists_the_running_jobs_whose_gpus_do_nothing(tmp_path: Path) -> None:

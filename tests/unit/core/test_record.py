@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, FrozenInstanceError, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from builders import LIGHT, VC, Tape, a_trace, at, by, decide, guess, nodes, part, replay, runs, snap, waits
-from lucid.core.as_json import from_json, to_json
+from lucid.core.codec import from_json
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
-from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running, Stage
+from lucid.core.job import Elastic, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.core.prediction import DurationTerms, Prediction, Split, StageTimes, Term
-from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reason import REASONS, Reason
 from lucid.core.reasons.profiling import ProfileTime
-from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, NextRound, Preempted, Victim
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, NextRound, Preempted
 from lucid.core.reasons.sharing import GpuMemory
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import TraceError
 from lucid.explain.reasons import reason_text
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
-from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 FULL = FreeGpus(1, 0, 0, False)
 
@@ -118,37 +117,23 @@ def test_every_job_of_a_run_has_its_decisions_and_its_start_among_them() -> None
     [(Start(at("n1:0"), ()), "beside"), (FreeGpus(1, 1, 1, True), "needed"), (guess(9.0), "duration_s")],
     ids=lambda item: type(item).__name__,
 )
-def test_no_test_assigns_to_a_field_of_what_was_decided(made: Any, field: str) -> None:
-    with pytest.raises(FrozenInstanceError):
+def test_nobody_assigns_to_a_field_of_what_was_decided(made: Any, field: str) -> None:
+    with pytest.raises(AttributeError):
         setattr(made, field, None)
 
 
-def test_all_that_is_decided_is_watched_over_in_tests() -> None:
+def test_all_that_is_decided_is_frozen() -> None:
     kinds: list[Any] = [*get_args(Decision), *REASONS.values()]
-    assert [kind.__name__ for kind in kinds if not kind.__dataclass_params__.frozen] == []
+    assert [kind.__name__ for kind in kinds if not kind.__struct_config__.frozen] == []
 
 
 ELASTIC = Job("9", "vc", 2, 5.0, elastic=Elastic(64, 32))
 RUNNING = Running(ELASTIC, 3.0, (NodeGpus("n1", 3), NodeGpus("n2", 1)), stage=Stage.PROFILE, profile=LIGHT)
-PREDICTION = Prediction(
-    60.0, "x", 1, "y", epochs=3.0, epoch_s=(2.0, 1.0), stages=StageTimes((0.1, 0.2), 0.3),
-    duration_terms=DurationTerms(0.5, (Term("a", "b", 4.0),), 4.4, 10.0, 20.0, None),
-    share_splits=(Split("gpu_util", 20.0, True, 50.0),),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "noun",
-    [ELASTIC, RUNNING, PREDICTION, Pending(ELASTIC, 2.0, profile=LIGHT), Ended(ELASTIC, 9.0, 4.0, "FAILED", LIGHT)],
-    ids=lambda noun: type(noun).__name__,
-)
-def test_a_noun_comes_back_equal(noun: object) -> None:
-    assert from_json(type(noun), json.loads(json.dumps(to_json(noun)))) == noun
 
 
 def test_a_picture_gives_elastic_jobs_back_whole() -> None:
     part = Partition("vc", (Node("n1", 4),), (Pending(ELASTIC, 5.0),), (RUNNING,))
-    seen = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(Snapshot(9.0, {"vc": part})))))
+    seen = view_from(json.dumps(view_to_dict(Snapshot(9.0, {"vc": part}), Plan(9.0)))).snapshot()
     again = seen.partitions["vc"]
     assert (again.nodes, again.pending, again.running) == (part.nodes, part.pending, part.running)
 
@@ -166,32 +151,6 @@ def test_another_shape_is_refused(data: object) -> None:
         from_json(Job, data)
 
 
-EXAMPLES: dict[str, object] = {
-    "str": "x",
-    "float": 1.5,
-    "int": 2,
-    "bool": True,
-    "float | None": None,
-    "tuple[Shown, ...]": ("a", "b"),
-    "tuple[Victim, ...]": (Victim("j", "scav", 2, 7200.0),),
-}
-
-
-def example(kind: type[Reason]) -> Reason:
-    return kind(**{f.name: EXAMPLES.get(str(f.type), "x") for f in fields(kind) if f.default is MISSING})
-
-
-@pytest.mark.parametrize("kind", REASONS.values(), ids=lambda kind: kind.__name__)
-def test_every_reason_survives_json(kind: type[Reason]) -> None:
-    one = example(kind)
-    data = json.loads(json.dumps(reason_to_dict(one)))
-    assert data["kind"] == kind.__name__
-    assert data["holds"] == bool(one)
-    again = reason_from_dict(data)
-    assert type(again) is type(one)
-    assert again == one
-
-
 def test_the_registry_holds_the_classes_themselves() -> None:
     assert REASONS["FreeGpus"] is FreeGpus
     assert FreeGpus.kind == "FreeGpus"
@@ -199,14 +158,14 @@ def test_the_registry_holds_the_classes_themselves() -> None:
 
 def test_a_large_job_that_borrows_is_read_as_b7b0384e_stored_it() -> None:
     stored = {"kind": "LargeBorrows", "job_gpus": 16, "above": 8, "waited_s": 9.0, "lenders": ["b"], "gpus": 4}
-    assert reason_text(reason_from_dict(stored)) == "borrows 4 GPUs of VC b until it ends"
+    assert reason_text(Reason.from_json(stored)) == "borrows 4 GPUs of VC b until it ends"
     stored = {"kind": "Borrows", "estimate_s": 600.0, "longest_s": None, "lenders": ["b"], "gpus": 4, "holds": True}
-    assert reason_from_dict(stored) == Borrows(600.0, ("b",), 4)
+    assert Reason.from_json(stored) == Borrows(600.0, ("b",), 4)
 
 
 def test_an_unknown_kind_is_a_key_error() -> None:
     with pytest.raises(KeyError):
-        reason_from_dict({"kind": "Whim"})
+        Reason.from_json({"kind": "Whim"})
 
 
 def test_reasons_compare_by_their_values() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from benchmarks.papers.elastic_replay import replay
 from benchmarks.papers.elastic_sets import compare_case, replay_set
@@ -64,7 +65,9 @@ def plan(
     name: str, machines: Sequence[Node], entries: Sequence[Pending | Running], now_s: float = 100.0
 ) -> PartitionPlan:
     known = {
-        entry.job.id: replace(guess(600.0), epochs=10.0, epoch_s=PERFECT) if entry.job.elastic else guess(600.0)
+        entry.job.id: structs.replace(guess(600.0), epochs=10.0, epoch_s=PERFECT)
+        if entry.job.elastic
+        else guess(600.0)
         for entry in entries
     }
     return policy(name).plan(snap(100.0, room(machines, entries), predictions=known)).partitions[VC]
@@ -135,8 +138,8 @@ def who_grows(
     a = grows("a", f"n1:0-{have - 1}", progress=Progress(done, seen))
     b = grows("b", f"n1:{have}", progress=Progress(5.0))
     known = {
-        "a": replace(guess(600.0), epochs=epochs, epoch_s=tuple(preset)),
-        "b": replace(guess(600.0), epochs=10.0, epoch_s=PERFECT),
+        "a": structs.replace(guess(600.0), epochs=epochs, epoch_s=tuple(preset)),
+        "b": structs.replace(guess(600.0), epochs=10.0, epoch_s=PERFECT),
     }
     made = policy("elastic").plan(snap(100.0, part(nodes(1, have + 2), (), [a, b]), predictions=known))
     decisions = made.partitions[VC].decisions

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
@@ -30,7 +31,7 @@ from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 WHY = (FairOrder(0.0),)
 TAG = "lucid:vc=vc;turns=1"
@@ -144,7 +145,10 @@ def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
     stage.submit("b", mark="lucid:vc=vc", comment="lucid:turns")
     stage.submit("c", mark=TAG + ";share=0;why=asked")
     assert {e.job.id: e.job.takes_turns for e in stage.look().pending} == {"a": True, "b": False, "c": False}
-    assert "asks for its GPUs alone" in stage.cluster.turns()["c"] or "no turns" in stage.cluster.turns()["c"]
+    assert (
+        "asks for its GPUs alone" in stage.cluster.status()["turns"]["c"]
+        or "no turns" in stage.cluster.status()["turns"]["c"]
+    )
     assert {node.slots for node in stage.look().nodes} == {4}
 
 
@@ -180,7 +184,7 @@ def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
     for number in ("1", "2", "3"):
         stage.submit(number, name="train" if number != "3" else "other")
     assert of(stage, "1") is None
-    said = stage.cluster.turns()["1"]
+    said = stage.cluster.status()["turns"]["1"]
     assert "once it has reported its stage times, or share its GPUs with one job, once its node has measured" in said
     stage.start("1")
     stage.start("3", "n2:0")
@@ -189,7 +193,7 @@ def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
     assert of(stage, "1") == measured
     assert of(stage, "2") == measured, "the same name, user and number of GPUs"
     assert of(stage, "3") is None, "its node told nothing"
-    said = stage.cluster.turns()["1"]
+    said = stage.cluster.status()["turns"]["1"]
     assert "storage 10%, CPU 30%, GPU 60% (measured on its node, storage by io.pressure)" in said
     stage.cluster.heal()
     stage.restart()
@@ -212,7 +216,7 @@ def test_shares_that_lack_the_storage_count_and_those_of_nothing_do_not(
     stage.slurm.advance(20.0)
     found = of(stage, "a")
     assert (None if found is None else found.times_s[0]) == storage
-    assert ("storage not known" in stage.cluster.turns()["a"]) is (storage is not None)
+    assert ("storage not known" in stage.cluster.status()["turns"]["a"]) is (storage is not None)
 
 
 class Readings:
@@ -346,10 +350,10 @@ def test_a_group_waits_for_all_its_members_to_start_and_then_takes_turns() -> No
     made = cluster(staged("a", FIRST), staged("b", SECOND, 50.0))
     pair(made)
     assert Capability.INTERLEAVE in made.capabilities
-    assert (made.busy_gpus, made.shared_gpus) == (2, 2)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (2, 2)
     run_on(made, 65.0)  # 10 + 5 s to start, then b's 50 s at full speed
     assert made.outcomes["b"].end_s == pytest.approx(65.0)
-    assert (made.busy_gpus, made.shared_gpus) == (2, 0)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (2, 0)
     assert running(made, "a").group == ()
     run_on(made, 200.0)
     assert made.outcomes["a"].end_s == pytest.approx(115.0)
@@ -379,7 +383,7 @@ def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
     assert waiting.work.by_s(99.0) == pytest.approx(20.0)
     run_on(made, 500.0)
     assert made.outcomes["a"].end_s == pytest.approx(50.0 + 10.0 + 80.0)
-    assert made.busy_gpus == 0
+    assert made.jobs.busy_gpus == 0
 
 
 def test_groups_change_places_in_one_go() -> None:
@@ -392,11 +396,11 @@ def test_groups_change_places_in_one_go() -> None:
         c=Regroup(at("n1:0-1"), WHY),
         b=Regroup(at("n1:2-3"), WHY, ("b", "a")),
     )
-    assert (made.busy_gpus, made.shared_gpus) == (4, 2)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (4, 2)
     assert running(made, "b").group == ("b", "a")
     run_on(made, 500.0)
     assert made.ended == 3
-    assert (made.busy_gpus, made.shared_gpus) == (0, 0)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (0, 0)
 
 
 def test_without_an_executor_groups_are_refused() -> None:
@@ -414,4 +418,4 @@ def test_speeds_follow_the_ordering_and_the_overhead() -> None:
     assert worst == [pytest.approx(0.5)] * 3
     assert Interleaving(3, "best", PUBLISHED).speeds(three)[0] == pytest.approx(1 / PUBLISHED.factor(3))
     assert Interleaving(3, "best", PUBLISHED).speeds(three[:1]) == [1.0]
-    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, replace(SECOND, iteration_s=9.0)])[1] == 1.0
+    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, structs.replace(SECOND, iteration_s=9.0)])[1] == 1.0

@@ -36,7 +36,7 @@ from lucid.core.reasons.sharing import Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.policies.muri.interleave import IN_TURNS
-from lucid.orchestrator.policies.muri.live import SlowGroup, TurnsSeen
+from lucid.orchestrator.policies.muri.seen import SlowGroup, TurnsSeen
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.store.values import value_from_json, value_to_json
 from scenes.systems import CPU, FOUR, GPU, NET, STORE, groups, guesses, room, turns

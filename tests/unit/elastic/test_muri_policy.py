@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, VC, at, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.config.policy import MuriSettings
@@ -276,7 +277,7 @@ def dealt(machines: Sequence[Node], most: Mapping[str, int], running: Sequence[R
     """Nodes of each job, where every job gets the most GPUs that it may have."""
     line = [waits(name, 1, float(i), elastic=replace(LIMITS, max_gpus=g)) for i, (name, g) in enumerate(most.items())]
     perfect = tuple(60.0 / g for g in range(1, 9))
-    known = {e.job.id: replace(guess(600.0), epochs=100.0, epoch_s=perfect) for e in (*line, *running)}
+    known = {e.job.id: structs.replace(guess(600.0), epochs=100.0, epoch_s=perfect) for e in (*line, *running)}
     partition: Partition = part(machines, line, running)
     made = policy("optimus").plan(snap(600.0, partition, predictions=known)).partitions[VC]
     check_plan(partition, made, RESIZES)
@@ -292,7 +293,7 @@ def known(ended: int, epochs_left: str) -> float:
     """Epochs that the oracle's Optimus takes a job to have left that has ended so many."""
     run = MeasuredRun((2.0, 1.0, 0.25), tuple(80.0 / g for g in range(1, 9)))
     entry = trains("a", ended * 1.1, tuple((1.1 * (e + 1), 0.5) for e in range(ended)))
-    said = replace(guess(600.0), epochs=3.5, epoch_s=tuple(60.0 / g for g in range(1, 9)), measured=run)
+    said = structs.replace(guess(600.0), epochs=3.5, epoch_s=tuple(60.0 / g for g in range(1, 9)), measured=run)
     now = snap(600.0, part(nodes(1, 16), [entry] if isinstance(entry, Pending) else []), predictions={"a": said})
     return left(decide("optimus", now, optimus={"epochs_left": epochs_left}), "a")
 

@@ -29,7 +29,7 @@ from builders import (
     snap,
     waits,
 )
-from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Resize, Start
+from lucid.core.decision import Action, Decided, Hold, PartitionPlan, Requeue, Resize, Start, decision_to_dict
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
 from lucid.core.reasons.queue import Allotted, NextRound, Preempted, TooLarge
@@ -39,12 +39,12 @@ from lucid.orchestrator.policies.rounds import pollux
 from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, SearchResult, search
 from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GradParams
 from lucid.orchestrator.rounds import Round
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.training import AppLearning, Application
+from lucid.simulator.cluster.training import AppLearning
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.store.view import decision_from_dict, decision_to_dict
 from scenes.systems import AGENTS_LIMITS as LIMITS
 from scenes.systems import RESIZES, holds, wants
 
@@ -100,7 +100,7 @@ def test_a_resize_comes_with_the_batch_of_the_most_goodput() -> None:
     best = MODEL.optimize(1, 4, BatchLimits(INIT, 1024, 16, 128))
     assert resize.batch == (int(best.atomic), int(best.accum) + 1)
     assert reason(resize, Allotted).batch == 4 * best.atomic * (best.accum + 1)
-    assert decision_from_dict(decision_to_dict(resize)) == resize
+    assert Decided.from_json(decision_to_dict(resize)) == resize
     pinned = holds("a", "n1:0", (1, 2), limits=replace(LIMITS, pinned=True))
     assert decided(plan("pollux", part(nodes(3, 4), running=[pinned]), 6000.0), "a", Resize).batch is None
 

@@ -26,7 +26,7 @@ from benchmarks.elastic_stream import (
     small_jobs,
 )
 from builders import at
-from lucid.config.policy import PolicySettings
+from lucid.config.load import settings_from
 from lucid.core.decision import Resize, Start
 from lucid.core.job import Elastic, Progress, Running
 from lucid.core.placement import placement_gpus
@@ -291,7 +291,7 @@ def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Sta
     stage.report("1", **AGENT, step_model=own)
     progress = stage.entry("1").progress
     assert progress.step_model == pytest.approx(own, abs=1e-7)
-    assert "its step times and gradients are known" in stage.cluster.elastic()["1"]
+    assert "its step times and gradients are known" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
@@ -317,7 +317,9 @@ def test_rows_that_contradict_each_other_do_no_harm() -> None:
 
 
 def cycle(stage: Stage, name: str = "pollux", **settings: Any) -> Cycle:
-    rules = PolicySettings.model_validate(settings or {"pollux": {"interval_s": 10.0, "generations": 20}})
+    rules = settings_from(
+        {"policy": settings or {"pollux": {"interval_s": 10.0, "generations": 20}}}, "a test"
+    ).policy
     return Cycle(
         stage.cluster, HistoryPredictor(), make_policy(name, rules, HistoryPredictor()), rules, tolerant=True
     )
@@ -370,8 +372,7 @@ def test_nobody_is_resized_for_less_than_a_restart_costs(tmp_path: Path, name: s
     section = "optimus" if name == "optimus-drf" else name
     rules = {} if name == "elastic" else {section: {"interval_s": 10.0}}
     assert turns(stage, cycle(stage, name, **rules), 12) == []
-    cheap = stage.daemon.elastic.model_copy(update={"restart_s": 3.0})
-    stage.daemon = stage.daemon.model_copy(update={"elastic": cheap})
+    stage.daemon = stage.daemon.changed({"elastic.restart_s": 3.0})
     stage.restart()
     assert turns(stage, cycle(stage, name, **rules), 12), "for 3 s it is"
 
@@ -396,7 +397,7 @@ def test_a_silent_job_is_left_alone_by_pollux(tmp_path: Path) -> None:
     assert stage.entry("1").job.elastic is not None
     stage.slurm.advance(100.0)
     assert turns(stage, cycle(stage), 3) == []
-    assert "no report for" in stage.cluster.elastic()["1"]
+    assert "no report for" in stage.cluster.status()["elastic"]["1"]
 
 
 ROOT = Path(__file__).resolve().parents[3]

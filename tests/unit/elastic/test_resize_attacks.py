@@ -28,7 +28,7 @@ def test_a_suspended_job_keeps_its_gpus(stage: Stage) -> None:
     assert stage.entry("1").job.elastic is not None
     stage.slurm._set("1", state="SUSPENDED")
     assert stage.entry("1").job.elastic is None
-    assert "suspended" in stage.cluster.elastic()["1"]
+    assert "suspended" in stage.cluster.status()["elastic"]["1"]
     stage.slurm._set("1", state="RUNNING")
     assert stage.entry("1").job.elastic is not None
 
@@ -116,7 +116,7 @@ def test_a_size_that_a_limit_does_not_give_is_halved_until_slurm_starts_it(stage
     stage.restart()  # a lucidd that comes later knows it, too
     elastic = stage.entry("1").job.elastic
     assert elastic.max_gpus == 2
-    assert reason in stage.cluster.elastic()["1"]
+    assert reason in stage.cluster.status()["elastic"]["1"]
     for epochs in (3.0, 4.0, 5.0, 6.0):
         stage.round(1000.0)
         stage.report("1", epochs=epochs, epoch_s=[[2, 1000.0]])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
@@ -35,7 +36,7 @@ from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 from lucid.untrusted import LARGEST
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 WHY = (FairOrder(0.0),)
 ASKS = "lucid:elastic=1-8,epochs=30"
@@ -148,7 +149,7 @@ def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> 
     stage.submit("1", comment=f"lucid:elastic={text}")
     stage.report("1")
     assert stage.entry("1").job.elastic is None
-    assert "cannot be read" in stage.cluster.elastic()["1"]
+    assert "cannot be read" in stage.cluster.status()["elastic"]["1"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(
     stage.submit("1", **rest)
     stage.report("1")
     assert stage.entry("1").job.elastic is None
-    assert words in stage.cluster.elastic()["1"]
+    assert words in stage.cluster.status()["elastic"]["1"]
 
 
 def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
@@ -175,8 +176,8 @@ def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
     before = stage.slurm.records["1"].request
     assert stage.entry("1").job.elastic is None
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
-    assert replace(stage.slurm.records["1"].request, req_nodes="") == before
-    assert "first report" in stage.cluster.elastic()["1"]
+    assert structs.replace(stage.slurm.records["1"].request, req_nodes="") == before
+    assert "first report" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_reports_reach_the_policy(stage: Stage) -> None:
@@ -184,7 +185,7 @@ def test_reports_reach_the_policy(stage: Stage) -> None:
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
     assert entry.progress.epoch_s == ((2, 10.0),)
-    assert "between 1 and 8 GPUs" in stage.cluster.elastic()["1"]
+    assert "between 1 and 8 GPUs" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_a_job_that_stops_reporting_is_rigid_from_then_on(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_a_job_that_stops_reporting_is_rigid_from_then_on(tmp_path: Path) -> Non
     entry = stage.entry("1")
     assert entry.job.elastic is None
     assert entry.job.gpus == 2
-    assert "no report for" in stage.cluster.elastic()["1"]
+    assert "no report for" in stage.cluster.status()["elastic"]["1"]
     stage.report("1", epochs=2.0)
     assert stage.entry("1").job.elastic is not None
 
@@ -204,7 +205,7 @@ def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> N
     stage.running("1")
     stage.restart(resizes=False)
     assert stage.entry("1").job.elastic is None
-    assert "resizes no job" in stage.cluster.elastic()["1"]
+    assert "resizes no job" in stage.cluster.status()["elastic"]["1"]
 
 
 # -- reports -------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
     stage.submit("1")
     (stage.home / "1.json").write_bytes(content)
     assert stage.entry("1").job.elastic is None
-    assert "refused" in stage.cluster.elastic()["1"]
+    assert "refused" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) -> None:
@@ -558,11 +559,14 @@ def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> 
     stage.round(rounds=6)
     tells(stage, 120, **lie)
     assert stage.entry("1").job.elastic.max_gpus == 5
-    assert "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports" in stage.cluster.elastic()["1"]
-    assert "it has told no progress for" in stage.cluster.doubted()["1"]
+    assert (
+        "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports"
+        in stage.cluster.status()["elastic"]["1"]
+    )
+    assert "it has told no progress for" in stage.cluster.status()["doubted"]["1"]
     tells(stage, 120, **lie)
     assert stage.entry("1").job.elastic.max_gpus == 1
-    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.elastic()["1"]
+    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.status()["elastic"]["1"]
     (stage.home / "1.json").unlink()  # nor does it keep them by saying nothing
     assert stage.entry("1").job.elastic.max_gpus == 1
     assert stage.do("1", Resize(at("n1:0"), WHY)) is None
@@ -570,11 +574,11 @@ def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> 
     tells(stage, 60, **lie)
     assert stage.entry("1").job.elastic is None
     assert stage.entry("1").job.gpus == 1
-    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.elastic()["1"]
+    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.status()["elastic"]["1"]
     for number in range(1, 40):  # and who is honest again is believed again
         tells(stage, 10, 10.0 + number, every=10, epoch_s=[[1, 10.0]])
     assert stage.entry("1").job.elastic.max_gpus == 8
-    assert stage.cluster.doubted() == {}
+    assert stage.cluster.status()["doubted"] == {}
 
 
 def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
@@ -586,7 +590,7 @@ def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
         sampler.measured["1"] = [GpuUse("g0", began_s, stage.slurm.now, stage.slurm.now - began_s, 0.0)]
         tells(stage, 10, 1.0 + number, every=10, epoch_s=[[2, 10.0]])
     assert stage.entry("1").job.elastic is None
-    assert "its GPUs have not worked for" in stage.cluster.elastic()["1"]
+    assert "its GPUs have not worked for" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> None:
@@ -594,8 +598,8 @@ def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> Non
     stage.folder.rename(stage.folder.with_name("away"))
     stage.round(4000.0, 3)
     assert stage.entry("1").job.elastic is None
-    assert "there is no such folder" in stage.cluster.elastic()["1"]
-    assert stage.cluster.doubted() == {}
+    assert "there is no such folder" in stage.cluster.status()["elastic"]["1"]
+    assert stage.cluster.status()["doubted"] == {}
     assert stage.cluster.reports_trouble().blind
     stage.folder.with_name("away").rename(stage.folder)
     stage.report("1", epochs=2.0)
@@ -625,10 +629,10 @@ def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comment: str, nodes: int | None) -> None:
     """Slurm's own number is 1 for a waiting job whose user wrote nothing, and 0 for one that runs."""
-    asks = replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
+    asks = structs.replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
     stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
     assert stage.entry("1").job.elastic.max_nodes == nodes
-    assert ("at the most" in stage.cluster.elastic()["1"]) == (nodes is not None)
+    assert ("at the most" in stage.cluster.status()["elastic"]["1"]) == (nodes is not None)
     wide = Resize(at("n1:0,1,2,3 n2:0,1,2,3"), WHY)
     assert stage.do("1", wide) is None
     stage.round(rounds=8)
@@ -651,7 +655,7 @@ def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
 def test_a_job_that_asks_for_more_nodes_than_its_comment_says_stays_rigid(stage: Stage) -> None:
     stage.submit("1", 4, comment="lucid:elastic=1-8,nodes=1", min_nodes=2)
     assert stage.entry("1").job.elastic is None
-    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.elastic()["1"]
+    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.status()["elastic"]["1"]
 
 
 # -- the first start -----------------------------------------------------------------------------------------
@@ -661,7 +665,7 @@ def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -
     stage.submit("1", 4, comment="lucid:elastic=1-8,start=2")
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(4, 2)
-    assert "may start on 2 to 4 GPUs" in stage.cluster.elastic()["1"]
+    assert "may start on 2 to 4 GPUs" in stage.cluster.status()["elastic"]["1"]
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
     coming = stage.entry("1", Running)
     assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
@@ -677,7 +681,7 @@ def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -
 def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) -> None:
     stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
     assert stage.entry("1").job.elastic is None
-    assert "within 1-8 is wanted" in stage.cluster.elastic()["1"]
+    assert "within 1-8 is wanted" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_a_first_start_that_is_not_asked_for_is_at_the_size_written(stage: Stage) -> None:

@@ -17,7 +17,8 @@ from lucid.daemon.modes import modes_from
 from lucid.errors import ClusterError, ClusterUnavailable, Finding
 from lucid.node.reports import health_folder, write_health
 from lucid.places import Mode
-from lucid.setup.doctor import Site, check_site, see_site
+from lucid.setup.doctor import check_site
+from lucid.setup.site import Site, see_site
 from lucid.slurm.records.configuration import Limits, Partition, clock_from, config_from_text, partitions_from
 from lucid.slurm.records.from_json import nodes_from
 

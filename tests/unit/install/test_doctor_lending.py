@@ -14,6 +14,7 @@ from lucid.config.load import Settings, settings_from
 from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_lending
 from lucid.setup.render import lending_text
+from lucid.setup.site import Look, Site
 from lucid.slurm.records.configuration import GroupLimit, Partition, group_limits_from
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
@@ -46,7 +47,8 @@ def told(
     modes: Mapping[str, Mode] = PACK,
     defaults: Mapping[str, JobDefaults] = MappingProxyType({}),
 ) -> list[str]:
-    found = [*check_lending(given, modes, partitions, nodes, limits, config, defaults)]
+    site = Site((24, 11), config, nodes, partitions, (), group_limits=limits, defaults=defaults)
+    found = [*check_lending(Look(given, modes, site))]
     assert all(item.remedy and item.level in ("bad", "warn") for item in found)
     return [item.what for item in found]
 

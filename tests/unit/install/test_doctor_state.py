@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
-from lucid.config.live import ElasticSettings
 from lucid.config.load import Settings, settings_from
 from lucid.daemon.reporting.starts import START_TIMES
 from lucid.errors import Finding
@@ -151,7 +150,7 @@ def test_folders_that_cannot_be_written_are_found(home: Home, monkeypatch: pytes
 def test_training_without_its_libraries_is_found(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_state, "find_spec", lambda name: None)
     assert home.found() == []
-    given = home.settings.model_copy(update={"models": home.settings.models.model_copy(update={"every_h": 6.0})})
+    given = home.settings.changed({"models.every_h": 6.0})
     (finding,) = [item for item in check_state(given, NOW) if item.level != "ok"]
     assert "sklearn" in finding.what
 
@@ -303,8 +302,7 @@ def test_a_folder_for_reports_in_which_nobody_can_report_is_found(
     make(folder)
     if folder.is_dir() and not level:
         folder.chmod(0o1777)
-    given = home.settings.model_copy(update={"daemon": home.settings.daemon.model_copy(
-        update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
+    given = home.settings.changed({"daemon.elastic.reports_dir": str(folder)})
     found = [item for item in check_state(given, NOW) if item.level != "ok"]
     assert [(item.level, words in item.what, f"{folder}" in item.remedy) for item in found] == (
         [(level, True, True)] if level else []
@@ -316,8 +314,7 @@ def test_what_lucidds_own_user_may_not_read_is_found(home: Home) -> None:
     folder = home.folder / "reports"
     folder.mkdir()
     folder.chmod(0o1777)
-    given = home.settings.model_copy(update={"daemon": home.settings.daemon.model_copy(
-        update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
+    given = home.settings.changed({"daemon.elastic.reports_dir": str(folder)})
     told = {"words": "this user may not read it", "remedy": "chmod", "blind": True}
     home.store.put_view("status", {"reports": told})
     found = [item for item in check_state(given, NOW) if item.level != "ok"]

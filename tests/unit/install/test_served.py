@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from test_doctor import found, settings, sound
@@ -13,7 +15,10 @@ from test_setup_plan import plan_for, root, running
 from fake_slurm import fake_node
 from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_served
-from lucid.slurm.records.configuration import Limits, gpu_limits_from, partition_settings_from
+from lucid.setup.site import Look
+from lucid.setup.site import Site as SlurmSite
+from lucid.slurm.records.configuration import gpu_limits_from, partition_settings_from
+from lucid.slurm.records.job import SlurmJob
 
 __all__ = ["root"]
 
@@ -76,10 +81,13 @@ def test_what_a_cluster_has_that_packing_does_not_serve(changes: dict[str, str],
 
 
 def test_jobs_of_a_federation_are_known_by_their_numbers() -> None:
-    (one,) = [*check_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67108865)]
-    assert (one.level, "federation" in one.what) == ("bad", True)
-    assert not [*check_served({"vc-a": Mode.ORDER}, {}, {}, Limits(), (), most_number=67108865)]
-    assert not [*check_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67043328)]
+    def told(mode: Mode, number: int) -> list[tuple[str, bool]]:
+        seen = SlurmSite((24, 11), {}, (), (), [cast(SlurmJob, SimpleNamespace(number=number))])
+        found = check_served(Look(settings(), {"vc-a": mode}, seen))
+        return [(one.level, "federation" in one.what) for one in found]
+
+    assert told(Mode.PACK, 67108865) == [("bad", True)]
+    assert told(Mode.ORDER, 67108865) == told(Mode.PACK, 67043328) == []
 
 
 QOS = """\
@@ -125,7 +133,7 @@ def test_setup_refuses_it_for_these_partitions_alone_and_order_mode_goes(root: P
     assert not plan_for(root, "order", odd).refused
     other = replace(running(), partition_settings={"vc-b": {"ExclusiveUser": "YES"}})
     assert not plan_for(root, "pack", other).refused
-    limited = replace(running(**LIMITS), limits=gpu_limits_from(QOS, ""))
+    limited = replace(running(**LIMITS), gpu_limits=gpu_limits_from(QOS, ""))
     assert "QOS four" in plan_for(root, "pack", limited).refused[0].what
     whole = replace(running(), partition_settings=shown(OverSubscribe="EXCLUSIVE"))
     assert "EXCLUSIVE" in plan_for(root, "pack", whole).refused[0].what

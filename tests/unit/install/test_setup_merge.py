@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
-from lucid.setup.check import check_installation
 from lucid.setup.conf_text import Edit, edited, read_texts, statements_of, with_values
-from lucid.setup.install import NEW_TOML, install_files, with_keys
+from lucid.setup.install import NEW_TOML, check_installation, install_files, with_keys
 from lucid.setup.merge import Merged, merge_pack
 from lucid.setup.nodes import host_list
 from lucid.setup.render import addresses, plugin_conf
@@ -533,7 +532,10 @@ def test_lucid_toml_keeps_its_lines_and_comments() -> None:
     assert fresh == own.replace('vc-a = "observe" # first', 'vc-a = "pack"').replace(
         '"vc.b" = "observe"\n', '"vc.b" = "observe"\nvc-c = "order"\n'
     )
-    assert with_keys(fresh, "daemon.partitions", {"vc-a": "pack"}) == fresh
+    assert with_keys(fresh, "daemon.partitions", {"vc-a": "pack", "prof": None}) == fresh
+    assert with_keys(fresh, "daemon.partitions", {"vc.b": None, "vc-c": "order"}) == own.replace(
+        'vc-a = "observe" # first\n"vc.b" = "observe"\n', 'vc-a = "pack"\nvc-c = "order"\n'
+    )
     new = with_keys(NEW_TOML, "daemon", {"gpu_mem_mib_by_feature": {"a100": 40960}})
     assert new.endswith("[daemon]\ngpu_mem_mib_by_feature = { a100 = 40960 }\n")
 

@@ -19,9 +19,9 @@ from lucid.errors import ConfigError
 from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.doctor_state import check_files
-from lucid.setup.host_actions import Running
 from lucid.setup.neighbours import check_unnamed, monitors, writer_of
 from lucid.setup.plan import Options, Plan, make_plan
+from lucid.setup.site import Site
 
 HEAD, NODES = CONF.split("NodeName", 1)
 NODES = "NodeName" + NODES
@@ -79,7 +79,7 @@ def site(root: Path, files: Mapping[str, str]) -> Path:
     return etc
 
 
-def planned(root: Path, seen: Running | None = None, **options: object) -> Plan:
+def planned(root: Path, seen: Site | None = None, **options: object) -> Plan:
     wanted = replace(Options(Mode.PACK, ("vc-a", "vc-b")), **options)  # type: ignore[arg-type]
     return make_plan(root, Head(), seen or running(), wanted, PROGRAMS)
 

@@ -13,8 +13,10 @@ from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal
 from lucid.setup.conf_text import Change, diff_of
-from lucid.setup.host_actions import Machine, Running
+from lucid.setup.host_actions import Machine
 from lucid.setup.plan import Options, Plan, make_plan
+from lucid.setup.site import Site
+from lucid.slurm.records.configuration import Partition
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import Preemption
 
@@ -28,6 +30,8 @@ NodeName=n[1-2] Gres=gpu:a100:2
 PartitionName=vc-a Nodes=n1
 PartitionName=vc-b Nodes=n2
 """
+
+PARTITIONS = [Partition(name, "UP", False, False, (), 0, None, False) for name in ("vc-a", "vc-b")]
 
 
 class Head(Machine):
@@ -51,7 +55,7 @@ def node(name: str, partition: str) -> SlurmNode:
     )
 
 
-def running(**config: str) -> Running:
+def running(**config: str) -> Site:
     known = {
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -59,7 +63,7 @@ def running(**config: str) -> Running:
         "SelectType": "select/cons_tres",
         "GresTypes": "gpu",
     }
-    return Running((24, 11), {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], [], ("vc-a", "vc-b"))
+    return Site((24, 11), {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], PARTITIONS, [])
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan_for(root: Path, mode: str, seen: Running | None = None, head: Head | None = None, *partitions: str) -> Plan:
+def plan_for(root: Path, mode: str, seen: Site | None = None, head: Head | None = None, *partitions: str) -> Plan:
     options = Options(Mode(mode), partitions or ("vc-a",))
     return make_plan(root, head or Head(), seen or running(), options, PROGRAMS)
 
@@ -254,7 +258,7 @@ def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: P
         (running(AccountingStorageType=""), "no slurmdbd"),
     ],
 )
-def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Running, what: str) -> None:
+def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Site, what: str) -> None:
     plan = plan_for(root, "pack", seen)
     assert what in " ".join(refusal.what for refusal in plan.refused)
     assert all(refusal.remedy for refusal in plan.refused)
@@ -285,11 +289,12 @@ def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> N
     [refusal] = plan_for(root, "pack", seen, None, *both).refused
     assert "node n1 stands in vc-a and vc-b" in refusal.what
     tiers, modes = {"vc-a": 10, "vc-b": 1}, {"vc-a": "REQUEUE", "vc-b": "REQUEUE"}
-    layers = replace(seen, preemption=Preemption("partition", "REQUEUE", tiers=tiers, modes=modes))
+    by = Preemption("partition", "REQUEUE", tiers=tiers, modes=modes)
+    layers = replace(seen, preemption=by)
     plan = plan_for(root, "pack", layers, None, *both)
     assert not plan.refused
     assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
-    naps = replace(layers, preemption=replace(layers.preemption, modes={**modes, "vc-b": "SUSPEND"}))
+    naps = replace(layers, preemption=replace(by, modes={**modes, "vc-b": "SUSPEND"}))
     assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, None, *both).refused[0].what
 
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
-from lucid.setup.check import check_installation
 from lucid.setup.install import (
     FILES,
     PROGRAMS,
+    check_installation,
     install_files,
     program_in,
     programs_here,

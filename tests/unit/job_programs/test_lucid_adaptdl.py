@@ -21,7 +21,7 @@ from test_lucid_run import PYTHON, RUN, SHOW, environ, python, run, shown
 
 from lucid.slurm.elastic.reports import said_in
 from lucid_job import adaptdl
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 PERF = {"alpha_c": 0.1, "beta_c": 0.01, "alpha_n": 0.2, "beta_n": 0.02, "alpha_r": 0.1, "beta_r": 0.01, "gamma": 1.5}
 HINTS: dict[str, Any] = {

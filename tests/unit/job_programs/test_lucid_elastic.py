@@ -17,7 +17,7 @@ import pytest
 from test_lucid_run import RUN, environ
 
 from lucid.slurm.elastic.reports import said_in
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 PYTHON = os.environ.get("LUCID_EXAMPLES_PYTHON", "")
 WHY = "LUCID_EXAMPLES_PYTHON names no Python with PyTorch, Lightning and transformers: make test-examples"

@@ -21,7 +21,7 @@ from test_lucid_run import PYTHON, RUN, environ
 import lucid_report
 from lucid import untrusted
 from lucid.slurm.elastic.reports import Reports, said_in
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 REPORT = Path(__file__).resolve().parents[3] / "slurm/lucid_report.py"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lucid_job import checkpoints
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 SLURM = Path(__file__).resolve().parents[3] / "slurm"
 RUN = SLURM / "lucid_run.py"

@@ -21,7 +21,7 @@ from lucid.orchestrator.policies.rounds.goodput import GradParams
 from lucid.slurm.elastic.reports import said_in
 from pollux_agent import GradientMean, gradient_statistics
 from pollux_agent import learning_rate_factor as published
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 WHY = "LUCID_ADAPTDL_PYTHON names no Python with PyTorch: make test-adaptdl"

@@ -16,7 +16,7 @@ import lucid_turns
 from lucid.orchestrator.policies.muri.interleave import best_ordering
 from lucid.slurm.elastic.reports import said_in
 from lucid_job import members
-from scenes.folders import HOME
+from scenes.jobs import HOME
 from turns_box import Box, overlaps, sequences
 
 STAGES = ((0.03, 0.01, 0.02, 0.01), (0.01, 0.03, 0.01, 0.02), (0.02, 0.01, 0.03, 0.01), (0.01, 0.02, 0.01, 0.03))

@@ -17,7 +17,7 @@ import pytest
 from test_lucid_run import RUN, environ, two_nodes
 
 from lucid.slurm.elastic.reports import said_in
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 pytestmark = [

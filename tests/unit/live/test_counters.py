@@ -17,8 +17,8 @@ from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, setti
 from daemon_site import Site
 from filled_site import bounded_site
 from lucid.config.load import settings_from
-from lucid.config.policy import OverheadSettings, PolicySettings
-from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start
+from lucid.config.policy import PolicySettings
+from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied, Capability
@@ -34,16 +34,17 @@ from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.registry import make_policy
+from lucid.profiler import waste
 from lucid.profiler.summary import Summary
 from lucid.simulator.cluster.cluster import SimulatedCluster
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.jobs import Parts
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.slurm.view.profiles import ProfileReading
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import decision_to_dict
 from waste_readings import planted
 
 
@@ -193,8 +194,7 @@ def test_a_hosted_policy_is_the_policy_otherwise_and_its_plans_are_timed() -> No
 def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:
     site = Site(tmp_path)
     found = [{"kind": "duration", "drift": {"error_ratio": 0.9, "jobs": 10, "psi": {}}}]
-    models = site.settings.models.model_copy(update={"jobs": "x.log"})
-    upkeep = Upkeep(site.settings.model_copy(update={"models": models}), site.store, lambda: found)
+    upkeep = Upkeep(site.settings.changed({"models.jobs": "x.log"}), site.store, lambda: found)
     assert upkeep() == found
     assert site.store.view(UPKEEP) == found
 
@@ -291,9 +291,11 @@ def test_shared_gpus_are_held_once() -> None:
     predictor = FixedPredictor(otherwise_s=400.0)
     made = make_policy("lucid", rules, predictor)
     cluster = SimulatedCluster(
-        trace, {"vc": nodes(1, 1)}, PairsTable({}, (0.8, 0.8)), OverheadSettings(), rules.profiling, made.profiled,
-        measured_before=True,
-    )  # fmt: skip
+        trace,
+        {"vc": nodes(1, 1)},
+        made.profiled,
+        Parts(PairsTable({}, (0.8, 0.8)), profiling=rules.profiling, semantics=Semantics.PUBLISHED_MENDED),
+    )
     figures = run_metrics(run(cluster, made, predictor, settings=rules))
     assert figures["packed_jobs"] == 2
     assert figures["avg_jct_s"] == pytest.approx(400.0 / 0.8)
@@ -429,9 +431,9 @@ def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
 
 
 def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = site.settings.efficiency.model_copy(update={"idle_start_s": 600.0, "least_gpu_h": 0.1})
-    settings = site.settings.model_copy(update={"efficiency": rules})
-    found = samples(render(MetricsSource(settings, now_s=lambda: site.slurm.now)))
+    monkeypatch.setattr(waste, "IDLE_START_S", 600.0)
+    monkeypatch.setattr(waste, "LEAST_GPU_H", 0.1)
+    found = samples(render(MetricsSource(site.settings, now_s=lambda: site.slurm.now)))
     wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
     assert wasted == pytest.approx(2 * 900.0)
     from click.testing import CliRunner
@@ -439,7 +441,7 @@ def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch:
     from lucid.cli.main import lucidctl
     from lucid.cli.site import efficiency
 
-    monkeypatch.setattr(efficiency, "live_published_settings", lambda _config: settings)
+    monkeypatch.setattr(efficiency, "live_settings", lambda _config: site.settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
     data = json.loads(told.output)
     assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}

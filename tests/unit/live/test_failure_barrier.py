@@ -17,13 +17,13 @@ from daemon_site import Site
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.daemon.barrier import OWN_TURNS, FailureBarrier, GuardedPredictor, behind_barrier, persistently
+from lucid.daemon.barrier import OWN_TURNS, FailureBarrier, behind_barrier, persistently
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.planner import PolicyHost, Predictions
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.setup.doctor_state import check_state
@@ -245,7 +245,7 @@ class Brittle:
 
 def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     brittle, left_out = Brittle(), LeftOut()
-    guarded = GuardedPredictor(brittle, left_out, 60.0)
+    guarded = Predictions(brittle, left_out, 60.0)
     good, bad = Job("1", "vc", 1, 0.0), Job("2", "vc", 1, 0.0, name="bad")
     assert [guarded.predict(job, None, 0.0).duration_s for job in (good, bad)] == [5.0, 60.0]
     assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) == "failed"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_site import Site
 from lucid.config.live import GpuHealthSettings
+from lucid.config.load import profiles_folder
 from lucid.core.gpu import CardHealth, GpuFault, GpuOut, NodeHealth
 from lucid.core.placement import NodeGpus
 from lucid.errors import ClusterUnavailable
 from lucid.node.reports import HealthFolder, health_folder, write_health
 from lucid.orchestrator.capacity.gpus_out import judge
-from lucid.places import profiles_folder
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.act.placeholders import NAME
 
@@ -80,7 +80,7 @@ def test_a_broken_sampler_takes_out_a_bounded_share() -> None:
     health = {node: NodeHealth(node, 100.0, "b", 50.0, cards=cards) for node in ("n1", "n2")}
     found = judge({}, {}, health, GPUS, 101.0, RULES)
     assert (len(found.outs), len(found.beyond)) == (4, 12)
-    found = judge({}, {}, health, GPUS, 101.0, RULES.model_copy(update={"most_share": 1.0}))
+    found = judge({}, {}, health, GPUS, 101.0, RULES.changed({"most_share": 1.0}))
     assert sorted(out.node for out in found.new) == ["n1"] * 4 + ["n2"] * 4
     person = {f"n9:{i}": GpuOut("n9", i, 1.0, "x", by="root") for i in range(8)}
     assert len(judge(person, {}, health, GPUS, 101.0, RULES).new) == 4, "persons' are not counted"
@@ -275,8 +275,8 @@ def test_slurm_has_the_gpu_where_lucid_may_not_act(site: Sick, how: str) -> None
 
 
 def test_a_sampler_and_a_driver_that_say_nothing_are_named_and_what_is_beyond_the_bound(site: Sick) -> None:
-    site.daemon.parts.settings.daemon.gpu_health.__dict__["most_share"] = 0.1
     site.turns(5)
+    site.daemon._cycles.gpu_health._rules = GpuHealthSettings(most_share=0.1)  # type: ignore[union-attr]
     for index, node in enumerate(("n1", "n2")):
         site.tell(XID, node=node, index=index)
     folder = health_folder(profiles_folder(site.settings))

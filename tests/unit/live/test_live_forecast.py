@@ -14,6 +14,7 @@ from builders import a_job, a_trace, by
 from daemon_site import Site
 from lucid.cli.replay.replay_options import read_scenario
 from lucid.config.load import settings_from
+from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
 from lucid.core.snapshot import ArrivalForecast, Snapshot
 from lucid.daemon.learning.models import LiveModels, live_forecaster
@@ -26,8 +27,9 @@ from lucid.models.throughput.model import ArrivalForecaster, TargetModel, Throug
 from lucid.orchestrator.annotate import Annotator
 from lucid.simulator import predictors as learned
 from lucid.simulator.predictors import WalkForwardForecaster
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario, Throughput
-from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -92,7 +94,7 @@ def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots
 def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
     """Planning again without it would come to another profiling stage."""
     seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
-    again = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(seen))))
+    again = view_from(json.dumps(view_to_dict(seen, Plan(seen.now_s)))).snapshot()
     assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)
 
 
@@ -188,14 +190,10 @@ def test_a_given_model_forecasts_and_knows_what_came_before_the_trace() -> None:
 def test_as_live_goes_by_the_library_of_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "lucid.toml").write_text('[models]\nlibrary = "kept"\n')
     serve(tmp_path / "kept", constant(2.0))
-    options = dict.fromkeys(("fmt", "vcs", "nodes", "profiling_nodes", "pairs", "profiles", "semantics"))
-    rest = {"gpus_per_node": 8, "gpu_mem_mib": 24576, "cpus_per_node": 0, "mem_mib_per_node": 0, "seed": 1}
-    more = {"estimate_specs": (), "predictor": "history", "workloads": "trace", "skip_bad": False}
     trace = a_trace(by("a", 1, 60.0))
 
     def read(as_live: bool) -> tuple[Scenario, list[str]]:
-        config = tmp_path / "lucid.toml"
-        return read_scenario(trace, config=config, as_live=as_live, **options, **rest, **more)  # type: ignore[arg-type]
+        return read_scenario(trace, ReplayOptions(config=tmp_path / "lucid.toml", as_live=as_live))
 
     scenario, notes = read(as_live=True)
     assert scenario.throughput.version == "v1"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, a_trace
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
@@ -64,7 +65,7 @@ class Slurm(FakeSlurm):
 
     def changed(self, job_id: str, gpus: int, limit_s: float | None) -> None:
         """``scontrol update`` by a job's user."""
-        request = replace(self.records[job_id].request, tres_per_node=f"gres/gpu:{gpus}")
+        request = structs.replace(self.records[job_id].request, tres_per_node=f"gres/gpu:{gpus}")
         self._set(job_id, gpus=gpus, request=request, time_limit_s=limit_s)
 
 
@@ -341,9 +342,9 @@ def test_a_limit_is_proposed_where_three_jobs_are_far_below_theirs() -> None:
     assert [(one.job.job_id, one.limit_s / H) for one in fitting_limits(likes)] == [("1", 5), ("2", 5), ("3", 5)]
     assert fitting_limits(likes[:2]) == []
     assert fitting_limits([*likes, used("4", 4.0, 4.0, "TIMEOUT")]) == []
-    assert fitting_limits([*likes, replace(used("4", 9.0, 10.0), running=True)])
+    assert fitting_limits([*likes, structs.replace(used("4", 9.0, 10.0), running=True)])
     assert [one.job.job_id for one in fitting_limits([*likes, used("4", 1.0, 6.0)])] == ["1", "2", "3"]
-    assert fitting_limits([replace(one, state="CANCELLED") for one in likes]) == []
+    assert fitting_limits([structs.replace(one, state="CANCELLED") for one in likes]) == []
     assert [one.job.job_id for one in fitting_limits(likes, 1.5 * H)] == ["1", "3"]
 
 

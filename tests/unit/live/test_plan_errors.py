@@ -14,6 +14,7 @@ import pytest
 
 from daemon_site import Site
 from fake_slurm import fake_node
+from lucid.config.live import PoolSettings
 from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
@@ -206,10 +207,9 @@ def test_where_all_fail_all_are_let_go_and_lucidd_lives(site: Site, rain: Rain) 
 
 def test_a_pool_that_fails_is_one(tmp_path: Path, rain: Rain) -> None:
     site = two(tmp_path)
-    data = site.settings.model_dump()
-    data["daemon"] |= {"pool": {"partition": "pool", "quotas": {"vc": 4, "w": 4}}}
-    data["policy"] |= {"lending": {**data["policy"]["lending"], "mode": "quota"}}
-    site.settings = settings_from(data, "test")
+    site.settings = site.settings.changed(
+        {"daemon.pool": PoolSettings(partition="pool", quotas={"vc": 4, "w": 4}), "policy.lending.mode": "quota"}
+    )
     site.slurm.machines = [replace(node, partitions=node.partitions | {"pool"}) for node in site.slurm.machines]
     site.start("pool")
     fill(site)

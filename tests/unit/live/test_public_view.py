@@ -24,7 +24,7 @@ from lucid.daemon.reporting.public_view import Published, without_names
 from lucid.daemon.reporting.replan import last_plan
 from lucid.explain.queue_rows import read_stored_starts
 from lucid.files import closed_to_others
-from lucid.store.view import snapshot_from_dict
+from lucid.store.view import view_from
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -112,7 +112,7 @@ def test_why_a_job_keeps_its_gpus_is_no_secret() -> None:
 def test_it_can_be_planned_from(tmp_path: Path) -> None:
     site = busy_site(tmp_path)
     picture = json.loads((tmp_path / "run/public.json").read_text())["snapshot"]
-    assert snapshot_from_dict(picture).partitions["vc"].pending
+    assert view_from(picture).partitions["vc"].pending
     last = last_plan(Published(site.settings))
     assert last.policy.name == "lucid"
     assert last.policy.settings.packing.mps is True, "as lucidd runs it, not as the file has it"
@@ -189,13 +189,17 @@ def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
         busy_site(folder, state_dir=str(folder / "state"))
         picture = json.loads((folder / "run/public.json").read_text())["snapshot"]
         job_id = picture["partitions"]["vc"]["pending"][0]["job"]["id"]
-        asked = [["queue", "--json"], ["explain", job_id], ["why-not", job_id], ["status"], ["doctor"]]
+        shares = next(one for one in picture["partitions"]["vc"]["running"] if one["partner"])
+        runs = ["explain", shares["job"]["id"]]
+        asked = [["queue", "--json"], ["explain", job_id], ["why-not", job_id], ["status"], ["doctor"], runs]
         forbidden = [["history"], ["pause"], ["mode", "vc", "observe"]]
-        queue, story, why_not, status, doctor, *refused = _as_nobody(folder, asked, forbidden)
+        queue, story, why_not, status, doctor, pair, *refused = _as_nobody(folder, asked, forbidden)
         assert job_id in [row["job"] for row in json.loads(queue.out)["queue"]]
         assert "user 1" in queue.out
         assert f"job {job_id}" in story.out
         assert "this is the last decision" in story.out
+        assert "starts on n" in pair.out
+        assert f"it shares its GPUs with job {shares['partner']}" in pair.out
         assert "as it is:" in why_not.out
         assert "vc" in status.out
         assert "│ lucid " in status.out, "the policy is no secret either"
@@ -205,7 +209,7 @@ def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
         assert "only lucidd's user and root may read it" in doctor.out
         assert "adminlevel" not in doctor.out, "it is not this user who needs the rights"
         assert "Traceback" not in doctor.err
-        said = "".join(done.out + done.err for done in (queue, story, *refused))
+        said = "".join(done.out + done.err for done in (queue, story, pair, *refused))
         assert not [name for name in NAMES if name in said]
 
 

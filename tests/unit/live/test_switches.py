@@ -5,29 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
-import lucid
 from daemon_site import Site
 from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings
-from lucid.config.policy import PolicySettings
-from lucid.config.section import Section
 from lucid.core.ports import Capability
 from lucid.daemon.modes import Switch, switches_of
 from lucid.daemon.policies import LivePolicy, live_policy
 from lucid.daemon.process import JournalHandler, Reload, log_handler
-from lucid.daemon.reporting.settings import _TABLES
 from lucid.errors import ConfigError
 from lucid.places import Mode
 
@@ -37,8 +30,7 @@ def restarted(site: Site, said: str, says: str) -> Site:
     path = site.folder / "lucid.toml"
     path.write_text(path.read_text().replace(f'vc = "{said}"', f'vc = "{says}"'))
     site.daemon.stop()
-    daemon = site.settings.daemon.model_copy(update={"partitions": {"vc": Mode(says)}})
-    site.settings = site.settings.model_copy(update={"daemon": daemon})
+    site.settings = site.settings.changed({"daemon.partitions": {"vc": Mode(says)}})
     site.start("two")
     return site
 
@@ -188,56 +180,14 @@ def test_journald_is_told_the_job_and_how_bad_it_is(tmp_path: Path, capsys: pyte
     }
 
 
-def test_they_have_the_values_of_the_settings_that_lucidd_checked() -> None:
-    daemon = DaemonSettings(partitions={"vc": "pack"})
+def test_a_view_keeps_the_settings_of_the_policy_and_passes_over_those_that_have_gone() -> None:
+    daemon = DaemonSettings(partitions={"vc": Mode.PACK})
     live = live_policy(Settings(daemon=daemon), frozenset({Capability.SHARE}))
-    plain = LivePolicy.from_dict(live.to_dict())
-    assert not isinstance(plain.settings, BaseModel)
-    assert _alike(plain.settings, live.settings)
-    changed = plain.settings.model_copy(update={"fairness": plain.settings.fairness.model_copy(update={"x": 1})})
-    assert vars(changed.fairness).keys() - vars(plain.settings.fairness).keys() == {"x"}
-    assert changed.packing is plain.settings.packing
-
-
-def test_they_lack_nothing_that_sections_of_policies_have_or_that_who_plans_asks_of_one() -> None:
-    """Else it is there until lucidd has written a plan, and not afterwards."""
-    for section in _sections(PolicySettings):
-        own = {name for name in dir(section) if not name.startswith("_")}
-        assert own - {*dir(Section)} - {*section.model_fields} == set(), section
-    asked = {
-        word
-        for room in ("orchestrator", "binder", "profiler", "systems")
-        for path in (Path(lucid.__file__).parent / room).rglob("*.py")
-        for word in re.findall(r"\.(model_\w+)\(", path.read_text(encoding="utf-8"))
-    }
-    assert asked == {"model_copy"}
-
-
-def test_they_are_frozen() -> None:
-    plain = LivePolicy.from_dict(live_policy(Settings(), frozenset()).to_dict()).settings
-    with pytest.raises(AttributeError, match="frozen: gss"):
-        plain.packing.gss = 4  # type: ignore[misc]
-
-
-def _sections(kind: type[BaseModel]) -> list[type[BaseModel]]:
-    own = [item.annotation for item in kind.model_fields.values()]
-    below = [one for one in own if isinstance(one, type) and issubclass(one, BaseModel)]
-    return [kind, *(deeper for one in below for deeper in _sections(one))]
-
-
-@pytest.mark.parametrize("change", [{"code": "of another version"}, {"own": {"vc": "of-another-package"}}])
-def test_what_other_code_wrote_or_reads_is_checked_here(change: dict[str, Any]) -> None:
-    data = live_policy(Settings(), frozenset()).to_dict()
-    assert isinstance(LivePolicy.from_dict({**data, **change}).settings, PolicySettings)
-
-
-def _alike(plain: Any, section: BaseModel) -> bool:
-    """A section is one, and a table a table; what JSON has no word for is a list or a word."""
-    assert vars(plain).keys() == type(section).model_fields.keys()
-    for name, value in section:
-        if isinstance(value, BaseModel):
-            assert _alike(getattr(plain, name), value)
-        else:
-            assert isinstance(value, dict) == (name in _TABLES), name
-            assert getattr(plain, name) == value, name
-    return True
+    written = json.loads(json.dumps(live.to_dict()))
+    assert LivePolicy.from_dict(written) == live
+    written["settings"] |= {"idle": {"host": True}}
+    written["settings"]["packing"]["sweep_most"] = 4
+    assert LivePolicy.from_dict(written) == live
+    written["settings"]["packing"]["gss"] = "many"
+    with pytest.raises(ConfigError, match=r"policy of the last plan: settings of another version .*\$\.packing\.gss"):
+        LivePolicy.from_dict(written)

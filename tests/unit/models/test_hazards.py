@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 
 from builders import LIGHT, FixedPredictor, a_job, decide, nodes, part, runs, snap, waits
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Hold, Start
 from lucid.core.job import Ended, Pending, Running
-from lucid.core.prediction import JUMBO, prediction_from_dict, prediction_to_dict
+from lucid.core.prediction import JUMBO, Prediction
 from lucid.core.reasons.queue import TellsOf
-from lucid.daemon.barrier import GuardedFollower
 from lucid.explain.predictions import prediction_lines
 from lucid.left_out import LeftOut
 from lucid.models.duration.hazards import HazardTables
 from lucid.orchestrator.annotate import Annotator
+from lucid.orchestrator.planner import FollowingPredictions
 
 
 def ends(ran_s: float, job_id: str = "past", **of: object) -> Ended:
@@ -85,7 +86,7 @@ def test_its_terms_are_counts() -> None:
     assert lines[1].startswith("    of all jobs, 20 ended after 0 to 6 min, 5 still run after 9 min: ")
     assert any(line.startswith(f"    of the same user, {said}: ") for line in lines)
     assert len(lines) == 1 + len(terms.terms)
-    assert prediction_from_dict(prediction_to_dict(found)) == found
+    assert from_json(Prediction, to_json(found)) == found
 
 
 def test_estimates_are_made_anew_where_something_has_changed_and_not_sooner() -> None:
@@ -177,6 +178,6 @@ def test_a_predictor_that_fails_says_nothing_new() -> None:
             raise KeyError("table")
 
     left_out = LeftOut()
-    guarded = GuardedFollower(Broken(), left_out, 60.0)
+    guarded = FollowingPredictions(Broken(), left_out, 60.0)
     guarded.follow([waits("w")], ())
     assert guarded.anew("vc", [waits("w")], 0.0) == {}

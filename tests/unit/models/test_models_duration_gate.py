@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ModelError
@@ -206,12 +206,13 @@ def test_after_a_restart_the_records_are_the_same() -> None:
 
 def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
     history = DurationHistory.from_jobs(drifting())
-    model = dataclasses.replace(DurationModel.untrained(), records=history.records, learned_until_s=5e5)
+    model = structs.replace(DurationModel.untrained(), records=history.records, learned_until_s=5e5)
     back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert back.records == model.records
     assert Record(back.records["ann"]).choice[:3] == Record(model.records["ann"]).choice[:3]
+    data = {**model.to_json(), "records": {"ann": [-1.0] * len(model.records["ann"])}}
     with pytest.raises(ModelError, match=r"here: a record is not \d+ numbers"):
-        Record.from_json([-1.0] * len(model.records["ann"]), source="here")
+        DurationModel.from_json(data, source="here")
 
 
 def test_a_model_of_the_format_before_is_read_as_medians_and_statistics() -> None:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from lucid.cli.learn.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
@@ -23,7 +23,7 @@ from lucid.models.duration import evaluate
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
-from lucid.models.kinds import Keeper, Source, find_kind, rules_from
+from lucid.models.kinds import Keeper, Source, find_kind
 from lucid.models.library import Library, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.bins import Bins
@@ -327,11 +327,3 @@ def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
         assert "written:" in out
     assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
     assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()
-
-
-def test_the_rules_are_the_administrators() -> None:
-    from lucid.config.live import ModelSettings
-
-    rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
-    assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))
-    assert rules_from(ModelSettings()) == Rules()

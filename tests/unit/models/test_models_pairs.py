@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from examples import examples
 from lucid.errors import ModelError
@@ -342,13 +342,13 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (("format",), "x", "is not a lucid-share-tree"),
+        (("format",), "x", r"'x' - at `\$.format`"),
         (("nodes", 0, "feature"), "colour", "splits on 'colour'"),
         (("nodes", 0, "below"), 0, "not later nodes"),
         (("nodes", 0, "above"), 9, "not later nodes"),
-        (("nodes", 2, "label"), 5, "no label"),
-        (("nodes", 0, "threshold"), "high", "not a finite number"),
-        (("nodes", 1, "counts"), [1, 2], "not three numbers"),
+        (("nodes", 2, "label"), 5, r"nodes\[2\].label"),
+        (("nodes", 0, "threshold"), "high", r"nodes\[0\].threshold"),
+        (("nodes", 1, "counts"), [1, 2], r"nodes\[1\].counts"),
     ],
 )
 def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, message: str) -> None:

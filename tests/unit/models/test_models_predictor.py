@@ -15,13 +15,15 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from builders import a_job
 from examples import examples
 from lucid.cli.jobs.commands import explain
 from lucid.cli.replay.simulate import compare, write_run
+from lucid.core.codec import from_json
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_from_dict, prediction_to_dict
+from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
 from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
@@ -117,7 +119,7 @@ def test_terms_and_intercept_are_the_estimate(
     assert terms.high_s is None or found.duration_s <= max(terms.high_s, 80.0)
     if profiled:
         assert found.duration_s >= 80.0  # it has run that long without ending
-    assert prediction_from_dict(json.loads(json.dumps(prediction_to_dict(found)))) == found
+    assert from_json(Prediction, json.loads(json.dumps(prediction_to_dict(found)))) == found
 
 
 def test_it_says_what_the_model_says(learned: LearnedPredictor, model: DurationModel, past: list[Ended]) -> None:
@@ -249,7 +251,9 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
     def fit(jobs: JobTable) -> DurationModel:
         seen.append(jobs)
         mean = float(np.log(jobs.duration_s + 10.0).mean())
-        return replace(DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs))
+        return structs.replace(
+            DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs)
+        )
 
     monkeypatch.setattr(predictors, "fit_durations", fit)
     return seen
@@ -383,7 +387,7 @@ def test_an_explanation_as_json() -> None:
     ],
 )
 def test_an_anchor_in_words(term: Term, words: str) -> None:
-    only = replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
+    only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
     assert words in prediction_lines(only, "alice")[1]
     assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
 

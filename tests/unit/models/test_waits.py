@@ -19,12 +19,12 @@ from benchmarks.waits.table import WaitTable, moment_s, read_waits
 from builders import LIGHT, a_job
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
-from lucid.daemon.barrier import GuardedPredictor
 from lucid.errors import LucidError, TraceError
 from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor, PriorPredictor
 from lucid.models.throughput.bins import BIN_S
 from lucid.models.throughput.model import ArrivalForecaster
+from lucid.orchestrator.planner import Predictions
 
 _COLUMNS = "job_id,account,partition,submit_time,start_time,end_time,req_cpus,mem_mib,nodes,gpus,time_limit_s\n"
 
@@ -200,7 +200,7 @@ def asks_for(limit_s: float | None, **of: object) -> Job:
 
 @pytest.mark.parametrize(("ran_s", "state"), [(0.0, "FAILED"), (40.0, "BOOT_FAIL"), (40.0, "LAUNCH_FAILED")])
 def test_what_did_not_run_teaches_no_duration(ran_s: float, state: str) -> None:
-    guarded = GuardedPredictor(PriorPredictor(), LeftOut(), 3600.0)
+    guarded = Predictions(PriorPredictor(), LeftOut(), 3600.0)
     guarded.learn([replace(past(ran_s), state=state)])
     found = guarded.predict(asks_for(7200.0), None, 0.0)
     assert found == Prediction(7200.0, "history: the time limit; no job like it has ended yet", None, "history")

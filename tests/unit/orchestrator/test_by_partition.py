@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, elastic, nodes, part, runs, settings, snap, waits
 from daemon_site import Site
@@ -29,7 +28,7 @@ from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.plan_records import read_record, record_bytes, replan
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import plan_from_dict, plan_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 OWN = {"grow": "elastic", "rounds": "pollux"}
 RULES = settings(profiling={"enabled": False})
@@ -125,7 +124,7 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
     ahead = forecast(seen, plan, made)
     assert ahead.starts_s == {"b": 0.0}
     assert ahead.ahead_of("p") == 30.0, "until the round"
-    stored = plan_from_dict(plan_to_dict(plan), seen.now_s, 4000.0)  # with one wake time for all
+    stored = view_from({**view_to_dict(seen, plan), "wake_s": 4000.0}).plan()  # with one wake time for all
     assert forecast(seen, stored, made).ahead_of("p") == 30.0
     only = forecast(seen, plan, made, until=frozenset("p"))
     assert only.visits <= 1, "what waits elsewhere is not planned ahead"
@@ -143,18 +142,11 @@ def test_memory_is_kept_by_partition_as_long_as_its_policy_stays(tmp_path: Path)
     assert PolicyMemory(store, "lucid").load() == {"main": memory["main"]}
 
 
-def values(section: Any) -> Any:
-    """Every setting below, as JSON has it: of checked ones and of those that lucidd told."""
-    if isinstance(section, BaseModel):
-        return json.loads(section.model_dump_json())
-    return {key: values(one) if hasattr(one, "__dict__") else one for key, one in vars(section).items()}
-
-
 def test_lucidd_writes_which_policy_plans_where() -> None:
     live = LivePolicy("lucid", RULES, OWN)
     again = LivePolicy.from_dict(json.loads(json.dumps(live.to_dict())))
     assert (again.name, again.own) == (live.name, live.own)
-    assert values(again.settings) == values(live.settings)
+    assert again.settings == live.settings
     assert again.make(FixedPredictor()).own_names == OWN
     assert LivePolicy.from_dict(LivePolicy("lucid", RULES).to_dict()).own == {}
 
@@ -193,9 +185,9 @@ def test_a_partition_that_cannot_have_the_policy_is_refused_by_name(daemon: Any,
 
 
 def test_a_setting_of_a_policy_that_plans_some_partition_is_read() -> None:
-    data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "tiresias": {"interval_s": 30.0}}}
+    data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "tiresias": {"threshold_gpu_s": 30.0}}}
     live = settings_from({**data, "daemon": {"policies": {"grow": "pollux"}}}, "t")
-    assert simulation_keys(live) == ["policy.tiresias.interval_s"]
+    assert simulation_keys(live) == ["policy.tiresias.threshold_gpu_s"]
 
 
 @pytest.mark.parametrize(("policies", "unrouted", "rooms"), [({}, (), {"p1"}), ({"vc": "fifo"}, ("vc",), {"n1"})])

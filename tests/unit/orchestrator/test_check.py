@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lucid.core.decision import (
     Action,
@@ -245,7 +246,7 @@ def test_a_guest_goes_with_its_unsafe_host() -> None:
     snapshot, measured = state(), LIGHT
     waiting = [replace(waits(name), profile=measured) for name in ("host", "guest")]
     room = part(nodes(1, 1), waiting, [runs("there", "n1:0")])
-    host, guest = start("n1:0"), replace(start("n1:0"), beside="host")
+    host, guest = start("n1:0"), structs.replace(start("n1:0"), beside="host")
     plan = PartitionPlan({"host": host, "guest": guest}, (Action("host", VC, host), Action("guest", VC, guest)))
     left, unsafe = SafetyCheck(ANYTHING, settings()).safe_part(
         replace(snapshot, partitions={VC: room}), Plan(0.0, {VC: plan})

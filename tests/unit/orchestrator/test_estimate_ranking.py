@@ -28,8 +28,7 @@ from builders import (
     waits,
 )
 from builders import policy as a_policy
-from lucid.config.policy import OverheadSettings, ReservationSettings
-from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
+from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending
 from lucid.core.node import Node
 from lucid.core.reasons.queue import (
@@ -53,11 +52,12 @@ from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook
 from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.starvation_bound import Turn
+from lucid.orchestrator.policies import queue as queue_policies
 from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.orchestrator.registry import known_policies
-from lucid.slurm.records.configuration import QosTiers, tiers_from
+from lucid.slurm.records.configuration import Kept, tiers_from
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
@@ -266,7 +266,7 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
 
 def test_a_picture_tells_it() -> None:
     seen = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
-    assert snapshot_from_dict(snapshot_to_dict(seen)).trust == {"": BAD}
+    assert view_from(view_to_dict(seen, Plan(0.0))).snapshot().trust == {"": BAD}
 
 
 def test_a_job_that_can_never_start_says_only_that() -> None:
@@ -381,16 +381,15 @@ def test_srtf_counts_what_a_job_has_run() -> None:
 
 def test_srtf_counts_the_restarts_that_a_job_has_had() -> None:
     jobs = [waits("fresh"), waits("again", ran_s=100.0, restarts=2)]
-    predictions = {"fresh": guess(75.0), "again": guess(100.0)}
-    for overhead_s, first in ((40.0, "fresh"), (30.0, "again")):
+    for fresh_s, first in ((75.0, "fresh"), (85.0, "again")):
+        predictions = {"fresh": guess(fresh_s), "again": guess(100.0)}
         snapshot = snap(0.0, part(nodes(1, 1), jobs), predictions=predictions)
-        plan = decide("srtf", snapshot, restart_overhead_s=overhead_s)
-        assert [a.job_id for a in plan.actions] == [first]
+        assert [a.job_id for a in decide("srtf", snapshot).actions] == [first]
 
 
 def test_a_preemption_costs_a_restart() -> None:
     trace = a_trace(by("long", 1, 1000.0), by("short", 1, 100.0, 200.0))
-    outcomes, _ = replay("srtf", trace, {"vc": nodes(1, 1)}, overheads=OverheadSettings(preempt_small_s=40.0))
+    outcomes, _ = replay("srtf", trace, {"vc": nodes(1, 1)})
     assert outcomes["short"].end_s == 300.0
     assert outcomes["long"].end_s == 300.0 + 800.0 + 40.0
     assert outcomes["long"].preemptions == 1
@@ -415,9 +414,7 @@ DAY_S = 86400.0
 def order(now_s: float, *pending: Pending, due: dict[str, Turn] | None = None, **estimates_s: float) -> list[str]:
     guesses = {entry.job.id: guess(estimates_s.get(entry.job.id, 3600.0)) for entry in pending}
     room = part(nodes(2, 4), pending)
-    queue = WaitQueue(1.0).waiting_jobs(
-        room, snap(now_s, room, predictions=guesses), due or {}, ReservationSettings(), 4
-    )
+    queue = WaitQueue(1.0).waiting_jobs(room, snap(now_s, room, predictions=guesses), due or {}, 4)
     return [row.id for row in queue]
 
 
@@ -479,7 +476,7 @@ def test_estimates_that_are_all_but_right_or_unknown_order_the_same_queue(
     assert isinstance(plan(*LARGE, SMALL, gain=gain, **sections).decisions["small"], Start)
 
 
-RULES = {"threshold_gpu_s": 600.0, "interval_s": 60.0}
+RULES = {"threshold_gpu_s": 600.0}
 
 
 def tiresias(snapshot: Snapshot) -> PartitionPlan:
@@ -528,10 +525,10 @@ def test_the_plan_is_made_anew_at_the_round_after_a_job_crosses_the_threshold() 
 
 
 @pytest.mark.parametrize("interval_s", [0.7, 7.3, 33.3, 60.0])
-def test_rounds_of_any_length_come_to_an_end(interval_s: float) -> None:
+def test_rounds_of_any_length_come_to_an_end(interval_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_policies, "_ROUND_S", interval_s)
     trace = a_trace(*(by(f"j{i}", 1, 400.0, 10.0 * i) for i in range(4)))
-    rules = {"threshold_gpu_s": 100.0, "interval_s": interval_s}
-    outcomes, _ = replay("tiresias", trace, {"vc": nodes(1, 1)}, tiresias=rules)
+    outcomes, _ = replay("tiresias", trace, {"vc": nodes(1, 1)}, tiresias={"threshold_gpu_s": 100.0})
     assert all(o.end_s > 0 for o in outcomes.values())
 
 
@@ -612,7 +609,7 @@ def test_what_was_read_before_counts_where_it_cannot_be_read() -> None:
             raise found
         return found
 
-    tiers = QosTiers(ask)
+    tiers = Kept(ask, {})
     assert [tiers(at_s) for at_s in (0.0, 300.0, 700.0, 1400.0)] == [{"a": 1}, {"a": 1}, {"a": 1}, {"a": 2}]
     answers[:] = [ClusterUnavailable("down")]
     with pytest.raises(ClusterUnavailable):

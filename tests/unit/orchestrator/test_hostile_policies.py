@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lucid.core.decision import (
     Action,
@@ -146,7 +147,9 @@ def beside(
     room = part(nodes(2, 4, slots=slots), [guest], [host])
     seen = snap(0.0, room)
     both = zip((guest.job.id, host.job.id), scores, strict=True)
-    seen = replace(seen, predictions={job: replace(seen.predictions[job], share_score=score) for job, score in both})
+    seen = replace(
+        seen, predictions={job: structs.replace(seen.predictions[job], share_score=score) for job, score in both}
+    )
     decision = Start(host.placement, LIES, host.job.id, slots=True)
     return bool(done(seen, {VC: {guest.job.id: decision}}, packing=packing))
 
@@ -259,7 +262,7 @@ def test_a_plan_that_passed_is_checked_again_where_the_job_has_started_elsewhere
         def plan(self, snapshot: Snapshot) -> Plan:
             plan = super().plan(snapshot)
             self.first = self.first or plan.partitions["prof"]
-            return replace(plan, partitions={**plan.partitions, "prof": self.first})
+            return structs.replace(plan, partitions={**plan.partitions, "prof": self.first})
 
     cluster = Still(snap(0.0, home, room))
     cycle = Cycle(cluster, FixedPredictor(), Kept(moved, ANYTHING), settings(), tolerant=True)

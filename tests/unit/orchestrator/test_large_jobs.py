@@ -46,6 +46,7 @@ from lucid.orchestrator.capacity.reservations import (
 )
 from lucid.orchestrator.capacity.timeline import Timeline, expected_ends
 from lucid.orchestrator.order.starvation_bound import turns
+from lucid.orchestrator.policies.lucid import plan as lucid_plan
 from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
@@ -63,10 +64,9 @@ def plan(
     held: list[Running] = HELD,
     machines: tuple[Node, ...] = MACHINES,
     estimates: Mapping[str, Prediction] | None = None,
-    **reservation: object,
 ) -> PartitionPlan:
     snapshot = snap(now_s, part(machines, waiting, held), predictions={**ENDS, **(estimates or {})})
-    return decide("lucid", snapshot, reservation=reservation)
+    return decide("lucid", snapshot)
 
 
 def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
@@ -102,11 +102,12 @@ def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     ],
 )
 def test_the_longer_the_holder_has_waited_the_surer_a_job_must_be_to_end_in_time(
-    waited_s: float, estimate_s: float, starts: bool
+    waited_s: float, estimate_s: float, starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long."""
+    monkeypatch.setattr(lucid_plan, "PATIENCE_S", 100.0)
     small = waits("small", submit_s=waited_s)
-    made = plan(waits("big", 8), small, now_s=waited_s, estimates={"small": guess(estimate_s)}, patience_s=100.0)
+    made = plan(waits("big", 8), small, now_s=waited_s, estimates={"small": guess(estimate_s)})
     decision = made.decisions["small"]
     assert isinstance(decision, Start) == starts
     if not starts:
@@ -114,13 +115,16 @@ def test_the_longer_the_holder_has_waited_the_surer_a_job_must_be_to_end_in_time
         assert (found.holder, found.times) == ("big", max(waited_s / 100.0, 1.0))
 
 
-def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_they() -> None:
+def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_they(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long; where
     the others have waited for 200 s on average, twice as long."""
+    monkeypatch.setattr(lucid_plan, "PATIENCE_S", 100.0)
     for others_s, times in (((0.0, 0.0), 4.0), ((350.0, 50.0), 2.0), ((400.0, 400.0), 1.0)):
         others = [waits(f"small{i}", submit_s=400.0 - s) for i, s in enumerate(others_s)]
         estimates = {entry.job.id: guess(301.0) for entry in others}
-        made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates, patience_s=100.0)
+        made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates)
         assert reason(made.decisions["small0"], Reserved).times == pytest.approx(times)
 
 
@@ -152,27 +156,20 @@ def test_the_holder_is_the_job_that_was_submitted_first() -> None:
     assert holder.job.id == "a"
 
 
-@pytest.mark.parametrize(("now_s", "holder"), [(100.0, "short"), (200.0, "short"), (300.0, "long")])
+@pytest.mark.parametrize(("now_s", "holder"), [(100.0, "short"), (172799.0, "short"), (172800.0, "long")])
 def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_waited_too_long(
     now_s: float, holder: str
 ) -> None:
     room = part(MACHINES, [waits("long", 8, 0.0), waits("short", 8, 50.0)])
-    rules = ReservationSettings(oldest_after_s=300.0)
-    found, _ = next_holder(room, 4, now_s, rules, {"long": guess(9000.0), "short": guess(90.0)})
+    known = {"long": guess(9000.0), "short": guess(90.0)}
+    found, _ = next_holder(room, 4, now_s, ReservationSettings(), known)
     assert found.job.id == holder
 
 
-def test_a_reservation_waits_for_its_time() -> None:
-    room = part(MACHINES, [waits("big", 8, 5.0)])
-    rules = ReservationSettings(after_wait_s=100.0)
-    assert next_holder(room, 4, 104.0, rules) == (None, 105.0)
-    assert next_holder(room, 4, 105.0, rules) == (room.pending[0], None)
-
-
-@pytest.mark.parametrize(("above", "gpus", "holds"), [(None, 4, False), (None, 5, True), (2, 3, True), (2, 2, False)])
-def test_only_large_jobs_hold_reservations(above: int | None, gpus: int, holds: bool) -> None:
+@pytest.mark.parametrize(("gpus", "holds"), [(4, False), (5, True)])
+def test_only_large_jobs_hold_reservations(gpus: int, holds: bool) -> None:
     room = part(MACHINES, [waits("j", gpus)])
-    holder, _ = next_holder(room, 4, 0.0, ReservationSettings(above_gpus=above))
+    holder, _ = next_holder(room, 4, 0.0, ReservationSettings())
     assert (holder is not None) == holds
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+from msgspec import structs
 
 from lucid.cli.replay.replay_options import with_lending_by_default
-from lucid.config.load import Settings
+from lucid.config.load import settings_from
 from lucid.config.policy import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
@@ -25,8 +26,8 @@ from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.quotas import check_quotas
 from lucid.simulator.cluster.lending import LentBook
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
@@ -229,19 +230,18 @@ def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
 
 def test_other_policies_refuse_a_pool() -> None:
     scenario = Scenario(a_trace(by("j", label=1)))
-    lending = scenario.settings.policy.model_copy(update={"lending": LendingSettings(mode="quota")})
-    scenario = replace(scenario, settings=scenario.settings.model_copy(update={"policy": lending}))
+    scenario = replace(scenario, settings=scenario.settings.changed({"policy.lending.mode": "quota"}))
     with pytest.raises(ConfigError, match="knows no quotas"):
         simulate(scenario, "pollux")
-    assert not make_policy("pollux", lending, FixedPredictor()).rules.quotas
+    assert not make_policy("pollux", scenario.settings.policy, FixedPredictor()).rules.quotas
 
 
 def two_vc_scenario(**lending: Any) -> Scenario:
     """VC a has more than it can do, VC b nothing but one job later."""
     items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(6)]
     trace = a_trace(*items, by("b", 8, 100.0, 450.0, vc="b", rank=99))
-    made = settings(profiling={"enabled": False}, **({"lending": lending} if lending else {}))
-    return Scenario(trace, {"a": 1, "b": 1}, settings=Settings(policy=made))
+    policy = {"profiling": {"enabled": False}, "lending": lending}
+    return Scenario(trace, {"a": 1, "b": 1}, settings=settings_from({"policy": policy}, "a test"))
 
 
 def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under_others() -> None:
@@ -257,7 +257,7 @@ def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under
     [
         {"settings": two_vc_scenario(mode="off").settings},
         {"vcs": {"a": 2}},
-        {"as_live": True},
+        {"semantics": Semantics.AS_LIVE},
         {"semantics": Semantics.PUBLISHED},
     ],
 )
@@ -320,10 +320,10 @@ def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> No
 
 def test_the_books_of_what_was_lent() -> None:
     book = LentBook({"a": 4, "b": 8, "c": 2})
-    book.hold(at("n1:0-5"), "a")
+    book.hold(at("n1:0-5"), "a", 1)
     book.wait(10.0)
-    book.hold(at("n1:0-5"), "b")  # a guest
-    book.give_up(at("n1:0-5"), "a")  # the guest outlasts its host
+    book.hold(at("n1:0-5"), "b", 1)  # a guest
+    book.hold(at("n1:0-5"), "a", -1)  # the guest outlasts its host
     book.wait(100.0)
     found = book.by_vc()
     assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)
@@ -334,7 +334,7 @@ def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
     rules = settings(**ALONE, **QUOTA, fairness={"beyond_plain_s": 100.0})
     shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
     starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
-    assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()
+    assert serve_turns(starts, turns_due(starts, structs.replace(shadow, starts_s={})), set()).ids == set()
     assert not starts.decisions
     serve_turns(starts, turns_due(starts, shadow), set())
     assert reason(starts.decisions["j"], PlainOrder, Start)

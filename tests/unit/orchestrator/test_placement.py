@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import (
     ANYTHING,
@@ -247,7 +248,7 @@ def few(entry: Any, most: int = 1, **limits: Any) -> Any:
 def plan(name: str, partition: Partition, now_s: float = 60000.0, seed: int = 0) -> PartitionPlan:
     """Made, and found safe."""
     ids = [entry.job.id for entry in (*partition.pending, *partition.running)]
-    guesses = {job_id: replace(guess(1000.0), epochs=50.0, epoch_s=PERFECT) for job_id in ids}
+    guesses = {job_id: structs.replace(guess(1000.0), epochs=50.0, epoch_s=PERFECT) for job_id in ids}
     made = policy(name, **({"pollux": {**QUICK["pollux"], "seed": seed}} if name == "pollux" else {})).plan(
         snap(now_s, partition, predictions=guesses)
     )
@@ -429,7 +430,7 @@ def test_all_wait_by_every_policy(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("gain", [0.3, 0.9])
 def test_all_wait_where_estimates_rank_under_live_defaults(gain: float) -> None:
-    rules = with_defaults(settings(), LIVE_DEFAULTS)
+    rules = with_defaults(settings(), LIVE_DEFAULTS, frozenset())
     scene = replace(snap(100.0, part((), [ONE, TWO, WIDE])), trust={"": Unranked("", 50, gain, 0.3)})
     made = make_policy("lucid", rules, FixedPredictor()).plan(scene).partitions["vc"]
     assert {job: type(decision) for job, decision in made.decisions.items()} == dict.fromkeys("123", Hold)
@@ -487,7 +488,7 @@ def test_only_who_asked_for_it_is_started_over_and_only_for_a_fault_that_ends_jo
     plan = off_bad_gpus(PartitionPlan({}), here)
     assert {job: type(made) for job, made in plan.decisions.items()} == {"asked": Requeue}
     SafetyCheck(ANYTHING, settings())(snap(0.0, here), Plan(0.0, {here.name: plan}))
-    mild = part([replace(BAD, left_out=(replace(OUT, ends_jobs=False),))], (), [asked])
+    mild = part([replace(BAD, left_out=(structs.replace(OUT, ends_jobs=False),))], (), [asked])
     kept = PartitionPlan({})
     assert off_bad_gpus(kept, mild) is kept
 

@@ -40,7 +40,7 @@ from lucid.core.reasons.profiling import (
 )
 from lucid.core.snapshot import ArrivalForecast
 from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 
 LAYOUT = {"vc": nodes(1, 8)}
 
@@ -212,36 +212,36 @@ def test_a_job_that_asks_for_no_gpu_is_sent_on_unprofiled() -> None:
     assert reason(stage([waits("j", 0)]).decisions["j"], ProfilingFits) == ProfilingFits(0, False)
 
 
-BURST = {"time_aware": True, "burst_wait_s": 160.0, "least_t_prof_s": 40.0}
+BURST = {"time_aware": True}
 
 
 def test_L5_a_burst_shortens_t_prof_and_a_calm_does_not() -> None:
     busy = [profiling_run("r", "n1:0-7"), profiling_run("s", "n2:0-7")]
-    calm = stage([waits(f"j{i}", 8, vc="vc") for i in range(4)], busy, 60.0, **BURST)  # 4 x 8 x 80 / 16 = 160 s
+    calm = stage([waits(f"j{i}", 8, vc="vc") for i in range(2)], busy, 60.0, **BURST)  # 2 x 8 x 80 / 16 = 80 s
     assert not calm.actions
-    burst = stage([waits(f"j{i}", 8, vc="vc") for i in range(8)], busy, 60.0, **BURST)  # 320 s: T_prof halves
+    burst = stage([waits(f"j{i}", 8, vc="vc") for i in range(4)], busy, 60.0, **BURST)  # 160 s: T_prof halves
     assert reason(burst.decisions["r"], ProfileTime) == ProfileTime(60.0, 40.0)
-    static = stage([waits(f"j{i}", 8, vc="vc") for i in range(8)], busy, 60.0)
+    static = stage([waits(f"j{i}", 8, vc="vc") for i in range(4)], busy, 60.0)
     assert not static.actions
 
 
 def test_L5_a_forecast_shortens_t_prof_before_the_queue_is_long() -> None:
     busy = [profiling_run("r", "n1:0-7"), profiling_run("s", "n2:0-7")]
-    queue = [waits(f"j{i}", 8, vc="vc") for i in range(4)]  # 160 s, which is no burst yet
+    queue = [waits(f"j{i}", 8, vc="vc") for i in range(2)]  # 80 s, which is no burst yet
 
     def t_prof_ends(per_hour: float, **rules: object) -> bool:
         arrivals = ArrivalForecast("throughput v3", {"vc": per_hour}, per_hour)
         return "r" in stage(queue, busy, 60.0, arrivals=arrivals, **rules).decisions
 
     assert not t_prof_ends(0.0, **BURST)
-    assert t_prof_ends(1440.0, **BURST)  # 32 GPUs more within one T_prof: 320 s, so T_prof halves to 40 s
-    assert not t_prof_ends(1440.0)
+    assert t_prof_ends(720.0, **BURST)  # 16 GPUs more within one T_prof: 160 s, so T_prof halves to 40 s
+    assert not t_prof_ends(720.0)
 
 
 def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
     home = part(nodes(1, 8), name="vc")
     room = part(nodes(1, 8, "p"), [waits("big", 4, vc="vc")], name=PROFILING, profiling=True)
-    coming = ArrivalForecast("throughput v3", {"vc": 2000.0}, 1440.0)
+    coming = ArrivalForecast("throughput v3", {"vc": 2000.0}, 576.0)
     calm, burst = (
         policy("lucid", profiling={**BURST, "n_prof": 4})
         .plan(replace(snap(0.0, room, home), arrivals=arrivals))
@@ -252,7 +252,7 @@ def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
     assert isinstance(calm, Start), "profiled"
     assert isinstance(burst, EndProfiling), "N_prof is 2 now, and its VC has room"
     pressure = reason(burst, ProfilerPressure)
-    assert (pressure.gpus_per_hour, pressure.by) == (1440.0, "throughput v3")
+    assert (pressure.gpus_per_hour, pressure.by) == (576.0, "throughput v3")
 
 
 def test_L5_in_a_burst_jobs_go_home_only_where_they_can_start_at_once() -> None:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part, policy, runs, snap, waits
 from examples import examples
-from lucid.config.policy import PolicySettings
-from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Resize, Start
+from lucid.config.load import settings_from
+from lucid.core.decision import Hold, PartitionPlan, Plan, Resize, Start
 from lucid.core.job import Elastic, Job, Progress, Running, Stage
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.node import Node
-from lucid.core.snapshot import Partition, Snapshot, Versioned
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.timeline import End, Slot, Timeline
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.order.queue_order import factor_of, site_factors
-from lucid.orchestrator.policy import KeptParts, Policy
+from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import make_policy
 from lucid.store.values import value_from_json, value_to_json
 
@@ -167,57 +167,12 @@ def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -
             world.kept.append((slot.start_s, slot.start_s + limit_s, job, slot.parts))
 
 
-VCS = {name: Partition(name, (), (), ()) for name in ("a", "b", "c", "d")}
-ALL = VCS | {"profiling": Partition("profiling", (), (), (), profiling=True)}
-IDLE = PartitionPlan({"1": Hold(())})
-ACTS = PartitionPlan({}, (Action("2", "b", Requeue(())),))
-
-
-def due(at_s: float) -> PartitionPlan:
-    return PartitionPlan({"3": Hold(())}, wake_s=at_s)
-
-
-def test_looked_at_are_those_that_changed_act_or_are_due_and_profiling() -> None:
-    kept, first = KeptParts(), Versioned(ALL)
-    assert [*kept.to_plan(first, 0.0, alone=True)] == [*ALL]
-    made = kept.with_fresh(first, {"a": IDLE, "b": ACTS, "c": due(50.0), "d": IDLE, "profiling": IDLE})
-    assert (made.acting, made.wake_s) == (["b"], 50.0)
-
-    second = Versioned(ALL, first.key, {})
-    assert [*kept.to_plan(second, 10.0, alone=True)] == ["b", "profiling"], "what it did may have been refused"
-    made = kept.with_fresh(second, {"b": IDLE, "profiling": IDLE})
-    assert (made.acting, made.changed, made.wake_s) == ([], ("b",), 50.0)
-    assert made["a"] is IDLE
-
-    third = Versioned(ALL, second.key, {"d": ALL["d"]})
-    assert [*kept.to_plan(third, 50.0, alone=True)] == ["c", "d", "profiling"]
-    made = kept.with_fresh(third, {"c": due(90.0), "d": due(70.0), "profiling": IDLE})
-    assert made.wake_s == 70.0
-
-    fourth = Versioned(ALL, third.key, {"d": ALL["d"]})
-    assert [*kept.to_plan(fourth, 60.0, alone=True)] == ["d", "profiling"]
-    made = kept.with_fresh(fourth, {"d": IDLE, "profiling": IDLE})
-    assert made.wake_s == 90.0, "the other plan of d is not asked any more"
-
-
-def test_all_are_looked_at_where_it_is_not_known_what_changed_or_where_that_does_not_suffice() -> None:
-    kept, first = KeptParts(), Versioned(ALL)
-    kept.to_plan(first, 0.0, alone=True)
-    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    assert [*kept.to_plan(Versioned(ALL, object(), {}), 1.0, alone=True)] == [*ALL]
-    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    assert [*kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=False)] == [*ALL]
-    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=True)  # a plan that fails is never handed in
-    assert [*kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=True)] == [*ALL]
-
-
 ALL_OF_THEM = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
-EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus", "tiresias")}
+EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus")}
 
 
 def by_name(name: str) -> Policy:
-    settings = PolicySettings.model_validate(EVERY_60)
+    settings = settings_from({"policy": EVERY_60}, "a test").policy
     return make_policy(name, settings, FixedPredictor())
 
 

@@ -9,7 +9,7 @@ from itertools import chain, combinations
 import pytest
 
 from examples import tried
-from lucid.core.as_json import from_json, to_json
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.ledger import Ledger

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from examples import tried
-from lucid.core.as_json import from_json, to_json
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
@@ -90,12 +90,11 @@ def test_jobs_are_foreseen_at_the_end_of_the_window_by_the_policy_itself() -> No
 def test_nodes_kept_for_a_large_job_are_those_it_can_use_before_the_window_or_after_it() -> None:
     nodes = closing(count=2)
     busy = Running(a_job("r", 4), 0.0, (NodeGpus("n0", 0b1111),))
-    rules = {"reservation": {"enabled": True, "after_wait_s": 0.0, "above_gpus": 4}}
     for limit_s, until_s in ((600.0, NOW + 100.0), (3600.0, MAINT.end_s)):
         entries = [waits("large", 8, limit_s), waits("guest", 1, 300.0)]
         predictions = {"r": guess(NOW + 100.0), "large": guess(500.0), "guest": guess(200.0)}
         snapshot = snap(NOW, part(nodes, entries, [busy]), predictions=predictions)
-        made = policy("lucid", FixedPredictor(), **rules).plan(snapshot).partitions["vc"]
+        made = policy("lucid", FixedPredictor()).plan(snapshot).partitions["vc"]
         kept = next(why for why in made.decisions["large"].reasons if type(why).__name__ == "Reserved")
         assert kept.until_s == pytest.approx(until_s)  # type: ignore[attr-defined]
         assert isinstance(made.decisions["guest"], Start) == (until_s > NOW + 200.0)

@@ -19,11 +19,12 @@ from lucid.core.reasons.queue import FairOrder
 from lucid.errors import ConfigError, TraceError
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.simulator.cluster.cluster import PROFILING, SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run, run
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.plans import policy
@@ -48,7 +49,7 @@ def start(cluster: SimulatedCluster, job_id: str, where: str, beside: str | None
 
 
 def pair(
-    mend_survivors: bool = True, a_s: float = 1000.0, b_s: float = 400.0, memory: PairMemory | None = None
+    semantics: Semantics = Semantics.HONEST, a_s: float = 1000.0, b_s: float = 400.0, memory: PairMemory | None = None
 ) -> SimulatedCluster:
     """Jobs a and b, both measured by running side by side on other GPUs first, then packed at 100 s.
 
@@ -60,7 +61,7 @@ def pair(
         profiled=lambda job: False,
         interference=Halves(),
         overheads=OverheadSettings(requeue_s=0.0),
-        mend_survivors=mend_survivors,
+        semantics=semantics,
         memory=memory,
     )
     cluster.advance(0.0)
@@ -113,7 +114,7 @@ def test_the_survivor_of_a_pair_recovers() -> None:
     cluster.advance(1700.0)
     (left,) = cluster.observe().partitions[VC].running
     assert (left.job.id, left.partner) == ("a", None)
-    assert (cluster.busy_gpus, cluster.shared_gpus) == (1, 0)
+    assert (cluster.jobs.busy_gpus, cluster.jobs.shared_gpus) == (1, 0)
 
 
 def test_time_spent_packed_is_counted_for_both() -> None:
@@ -124,7 +125,7 @@ def test_time_spent_packed_is_counted_for_both() -> None:
 
 
 def test_without_mending_the_survivor_of_the_first_placed_stays_slow() -> None:
-    mended, slow = pair(True, 400.0, 1000.0), pair(False, 400.0, 1000.0)
+    mended, slow = pair(Semantics.PUBLISHED_MENDED, 400.0, 1000.0), pair(Semantics.PUBLISHED, 400.0, 1000.0)
     for cluster in (mended, slow):
         run_out(cluster)
         assert cluster.outcomes["a"].end_s == pytest.approx(100.0 + 400.0 / 0.5)
@@ -386,7 +387,7 @@ def test_a_bad_event_is_refused_with_its_place(tmp_path: Path, line: str, says: 
 
 
 def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="line 1: its columns are job_id,when; write event,nodes,from"):
+    with pytest.raises(TraceError, match=r"line 1: no column event, nodes, from \(found: job_id, when\)"):
         read(tmp_path, head="job_id,when")
     with pytest.raises(TraceError, match="cannot be read"):
         read_events(tmp_path / "none.csv", a_trace(by("x")), LAYOUT)

@@ -19,7 +19,7 @@ from lucid.core.job import Job, JobProfile
 from lucid.core.reasons.queue import FairShare, Priority, SlurmPriority
 from lucid.errors import ClusterError, ClusterUnavailable, TraceError
 from lucid.orchestrator.order.queue_order import fair_share_of
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.usage import UsageBook, fair_shares
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
@@ -258,9 +258,11 @@ def job(n: int, at_s: float, name: str, profile: JobProfile, user: str = "ada", 
     return TraceJob(Job(str(n), "vc", 1, at_s, n, user, "", name), lasts_s, "COMPLETED", profile)
 
 
-def ran(*jobs: TraceJob, gpus: int = 2, settings: Settings = SETTINGS, as_live: bool = True) -> dict[str, JobOutcome]:
+def ran(
+    *jobs: TraceJob, gpus: int = 2, settings: Settings = SETTINGS, how: Semantics = Semantics.AS_LIVE
+) -> dict[str, JobOutcome]:
     scenario = Scenario(
-        Trace("t", jobs), {"vc": 2}, NodeShape(gpus), settings=settings, profiling_nodes=1, as_live=as_live
+        Trace("t", jobs), {"vc": 2}, NodeShape(gpus), settings=settings, profiling_nodes=1, semantics=how
     )
     return {outcome.job.id: outcome for outcome in simulate(scenario, "lucid").outcomes}
 
@@ -270,7 +272,7 @@ def test_a_job_like_one_measured_before_skips_profiling() -> None:
     known = ran(*jobs)
     assert [known[n].profiled_s for n in "123"] == [80.0, 0.0, 80.0], "likeness is the user's and the name's"
     assert known["2"].start_s == 200.0
-    assert [ran(*jobs, as_live=False)[n].profiled_s for n in "123"] == [80.0, 80.0, 80.0]
+    assert [ran(*jobs, how=Semantics.HONEST)[n].profiled_s for n in "123"] == [80.0, 80.0, 80.0]
 
 
 def test_live_nobody_waits_for_a_profiling_node_while_there_is_room_at_home() -> None:
@@ -280,9 +282,7 @@ def test_live_nobody_waits_for_a_profiling_node_while_there_is_room_at_home() ->
 
 def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measured() -> None:
     jobs = tuple(job(n, 0.0, "bert", LIGHT) for n in range(1, 5))
-    profiling = SETTINGS.policy.profiling.model_copy(update={"home_if_room": False})
-    policy = SETTINGS.policy.model_copy(update={"profiling": profiling})
-    found = ran(*jobs, settings=SETTINGS.model_copy(update={"policy": policy}))
+    found = ran(*jobs, settings=SETTINGS.changed({"policy.profiling.home_if_room": False}))
     profiled = [n for n, outcome in found.items() if outcome.profiled_s]
     assert profiled == ["1", "2"], "as many as fit on the profiling node"
     assert all(found[n].start_s == 80.0 and found[n].packed for n in "34")

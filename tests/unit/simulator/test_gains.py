@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
-from lucid.cli.console import Console
+from lucid.cli.console import answer
 from lucid.cli.main import lucidctl
-from lucid.cli.replay.simulate import print_gains
+from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
 from lucid.core.placement import NodeGpus
@@ -140,7 +139,7 @@ def test_the_decisions_say_what_it_waited_for() -> None:
     )
 
 
-def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path) -> None:
+def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [run_of("lucid", [720.0, 0.0, 0.0]), PLAIN]
     told = gains_of_runs(runs, {})
     path = tmp_path / "report.html"
@@ -149,9 +148,8 @@ def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path) -> None:
     assert "Who gains, who loses: lucid against backfill" in page
     assert HOSTILE not in page
     assert "&lt;script&gt;alert(1)" in page
-    console = Console(width=200, record=True, file=StringIO())
-    print_gains(console, told[0])
-    text = console.export_text()
+    answer(None, False, gains_words(told[0]))
+    text = capsys.readouterr().out
     assert "1.100" in text
     assert "job j0 ends" in text
 

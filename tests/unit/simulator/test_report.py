@@ -492,7 +492,7 @@ def test_bars_are_as_long_as_the_delay_and_start_at_zero() -> None:
         return {"jobs": 3, **{f"{key}_queue_s": delay_s for key in ("avg", "median", "p90")}}
 
     groups = [{"a": figures(36000), "b": figures(0)}, {"a": figures(18000), "b": {"jobs": 0}}]
-    chart = bar_chart("t", ["a", "b", "c"], ["fifo", "lucid"], [1, 0], groups)
+    chart = bar_chart("t", ["a", "b", "c"], [("fifo", 1), ("lucid", 0)], groups)
     assert chart is not None
     (first, second), (zero,), none = (group.bars for group in chart.groups)
     assert first.width == pytest.approx(2 * second.width, abs=0.2)
@@ -505,7 +505,7 @@ def test_bars_are_as_long_as_the_delay_and_start_at_zero() -> None:
 def test_long_names_are_shortened_in_the_middle() -> None:
     names = [f"virtual-cluster-of-team-{i}" for i in range(2)]
     figures = {name: {"jobs": 1, "avg_queue_s": 1.0, "median_queue_s": 1.0, "p90_queue_s": 1.0} for name in names}
-    chart = bar_chart("t", names, ["fifo"], [1], [figures])
+    chart = bar_chart("t", names, [("fifo", 1)], [figures])
     assert chart is not None
     labels = [group.label for group in chart.groups]
     assert len(set(labels)) == 2

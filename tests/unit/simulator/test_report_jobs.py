@@ -15,7 +15,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
 from lucid.explain.replayed_story import run_story, story_teller
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.record import DecisionLog

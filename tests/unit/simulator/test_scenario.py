@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from builders import Tape, a_trace, by
 from lucid.cli.main import lucidctl
-from lucid.config.load import Settings
+from lucid.config.load import settings_from
 from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError, TraceError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
-from lucid.simulator.cluster.cluster import PROFILING
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.jobs import PROFILING
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import _MOST_SAMPLES, Series
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.predictors import PackingModels
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.formats.own import write_trace
@@ -91,7 +91,7 @@ def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked
     profile: JobProfile | None, nodes: int, asked: int | None, on: dict[str, bool], profiled_s: float, why: str
 ) -> None:
     trace = a_trace(by("j", 1, 1000.0, profile=profile))
-    settings = Settings.model_validate({"policy": {"profiling": {"home_if_room": False, **on}}})
+    settings = settings_from({"policy": {"profiling": {"home_if_room": False, **on}}}, "a test")
     scenario = Scenario(trace, {"vc": nodes}, settings=settings, profiling_nodes=asked)
     assert ran(scenario, "lucid")["j"].profiled_s == profiled_s
     assert why in scenario.not_profiled
@@ -140,8 +140,8 @@ def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mende
         assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
 
 
-@pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"as_live": True}])
-def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]) -> None:
+@pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
+def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any]) -> None:
     jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
     trace = a_trace(
         *(by(name, 1, 1000.0, at_s, rank=i, profile=WORKLOAD, label=0) for i, (name, at_s) in enumerate(jobs))
@@ -150,9 +150,7 @@ def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]
     durations_s = {"": {name: 1000.0 for name, _ in jobs}}
     scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, profiling_nodes=1)
     # a pair that may not be parted would not be made at all
-    profiling = scenario.settings.policy.profiling.model_copy(update={"restarts": "allowed"})
-    policy = scenario.settings.policy.model_copy(update={"profiling": profiling})
-    settings = scenario.settings.model_copy(update={"policy": policy})
+    settings = scenario.settings.changed({"policy.profiling.restarts": "allowed"})
     outcomes = ran(replace(scenario, settings=settings, **how), "lucid")  # type: ignore[arg-type]
     forgets = "remember_pairs" in how
     assert [outcomes[name].packed for name, _ in jobs] == [True, True, forgets, forgets]

@@ -13,7 +13,8 @@ from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.cluster.training import Application, Training
+from lucid.simulator.cluster.application import Application
+from lucid.simulator.cluster.training import Training
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace, sniff
 
@@ -43,7 +44,7 @@ def test_a_workload_is_known_by_its_header_and_its_jobs_are_elastic(profiles: Pa
     assert late.job.elastic == Elastic(
         max_gpus=24, batch=512, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128
     )
-    assert trace.evaluated_with["tiresias"]["threshold_gpu_s"] == 16 * 3600
+    assert trace.evaluated_with["tiresias.threshold_gpu_s"] == 16 * 3600
     assert late.duration_s == pytest.approx(late.learning.epochs * late.learning.epoch_s(4)[3])
 
 

@@ -18,7 +18,7 @@ from builders import a_trace, by
 from lucid.errors import ConfigError
 from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.presets import PRESETS, SynthSettings, Vc, preset, vc_layout
+from lucid.simulator.traces.presets import PRESETS, SynthSettings, preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import WORKLOADS, synthesise
@@ -221,10 +221,6 @@ def test_unknown_preset_lists_the_known_ones() -> None:
     [
         ({"jobs": 0}, "jobs = 0"),
         ({"days": float("nan")}, "days = nan"),
-        ({"sweep": 1.5}, "sweep = 1.5"),
-        ({"failed": 0.6, "cancelled": 0.3}, "no run would complete"),
-        ({"vcs": ()}, "at least one VC"),
-        ({"vcs": (Vc("x", 0, 1, 0.5),)}, "nodes of VC x = 0"),
     ],
 )
 def test_settings_are_checked(change: dict[str, object], says: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fake_slurm import AHEAD_S, FakeSlurm
 from lucid.core.decision import EndProfiling, Requeue
@@ -113,10 +114,10 @@ def test_job_number_user_and_submit_time_decide_whose_it_is(how: str) -> None:
 
 def test_jobs_whose_tag_is_lost_are_told() -> None:
     s = ran(SITES)
-    assert s.cluster.lost_tags() == ["1"]
+    assert s.cluster.status()["lost_tags"] == ["1"]
     s.slurm._set("1", admin_comment=MINE)
     s.look()
-    assert s.cluster.lost_tags() == []
+    assert s.cluster.status()["lost_tags"] == []
 
 
 def entries(folder: Path) -> dict[int, str]:
@@ -147,7 +148,7 @@ def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, 
     s.slurm.limits = lambda record: "Resources"
     assert s.start("1", "n1:0,1") is None
     if whole:
-        s.slurm._set("1", request=replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
+        s.slurm._set("1", request=structs.replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
     assert (s.request("1").addressed, s.request("1").shards) == (whole, not whole)
     s.store = SqliteStore(IN_MEMORY)
     s.store.take_lease("me", 0.0, 1e9)
@@ -207,10 +208,10 @@ def test_what_cannot_be_listed_is_not_held(tmp_path: Path) -> None:
     assert "ours cannot be written" in (s.do("1", Requeue(WHY)) or "")
     assert s.slurm.records["1"].state == "RUNNING"
     assert s.cluster.notes["1"] == before
-    assert "ours cannot be written" in s.cluster.list_trouble
+    assert "ours cannot be written" in s.cluster.status()["list_trouble"]
     (tmp_path / "ours").rmdir()
     assert s.do("1", Requeue(WHY)) is None
-    assert not s.cluster.list_trouble
+    assert not s.cluster.status()["list_trouble"]
 
 
 def test_what_has_left_leaves_the_list(tmp_path: Path) -> None:

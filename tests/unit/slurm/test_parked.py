@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
+from msgspec import structs
+
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
@@ -284,7 +286,7 @@ def test_a_list_of_nodes_that_its_user_writes_while_it_waits_stays(stage: Scene)
     stage.mend()
     record = stage.slurm.records["1"]
     assert (record.held, record.request.req_nodes) == (True, ""), "Lucid's own list is taken back"
-    stage.slurm._set("1", request=replace(record.request, req_nodes="n2"))
+    stage.slurm._set("1", request=structs.replace(record.request, req_nodes="n2"))
     stage.look()
     stage.mend()
     assert stage.slurm.records["1"].request.req_nodes == "n2"

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from builders import at
 from fake_slurm import fake_node
+from lucid.config.load import Settings
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, Finding
 from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_preemption, without_layers
+from lucid.setup.site import Look, Site
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.slurm.records.request import Request
@@ -300,7 +303,7 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     stage.known("a", "b")
     slots = Start(at("n1:0-1"), WHY, slots=True)
     assert stage.do("a", slots, "scav") is None
-    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert stage.do("b", structs.replace(slots, beside="a"), "scav") is None
     assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
     gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
     stage.slurm.records["b"] = gone
@@ -445,7 +448,7 @@ def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
     stage.slurm.submit("a", "scav", **changes)
     stage.cluster.observe()
     record = stage.slurm.records["a"]
-    job = stage.cluster._viewer.job(record, None, stage.cluster.facts)
+    job = stage.cluster._viewer.jobs.job(record, None, stage.cluster.facts)
     assert job.shareable is shares
     assert ("preempted" in job.whole_because) is not shares
 
@@ -519,6 +522,10 @@ def node(name: str, *partitions: str) -> SlurmNode:
     return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
 
 
+def told(mode: Mode, nodes: list[SlurmNode], by: Preemption = BY_TIER) -> list[Finding]:
+    return [*check_preemption(Look(Settings(), {"vc": mode}, Site((24, 11), {}, nodes, (), (), preemption=by)))]
+
+
 @pytest.mark.parametrize(
     ("other", "level", "words"),
     [
@@ -530,16 +537,16 @@ def node(name: str, *partitions: str) -> SlurmNode:
     ],
 )
 def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
-    found = list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    found = told(Mode.PACK, [node("n1", "vc", other)])
     assert [item.level for item in found] == [level] * bool(level)
     assert all(words in item.what for item in found)
-    assert not list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
-    assert not list(check_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+    assert not told(Mode.PACK, [node("n1", "vc")])
+    assert not told(Mode.ORDER, [node("n1", "vc", other)])
 
 
 def test_doctor_on_qos() -> None:
     asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
-    found = list(check_preemption({"vc": Mode.PACK}, [], asleep))
+    found = told(Mode.PACK, [], asleep)
     assert [item.level for item in found] == ["ok", "bad"]
     assert "jobs of QOS naps are suspended" in found[1].what
 

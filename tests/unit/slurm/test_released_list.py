@@ -226,9 +226,7 @@ def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Pa
     site.turns(300.0)
     assert not site.slurm.records["1"].held, "it lasts"
     assert "it queues again once that has ended" in site.daemon.cluster.aside()["1"]  # type: ignore[union-attr]
-    pool = site.settings.daemon.pool.model_copy(update={"quotas": {"a": 8, "b": 0}})
-    daemon = site.settings.daemon.model_copy(update={"pool": pool})
-    site.settings = site.settings.model_copy(update={"daemon": daemon})
+    site.settings = site.settings.changed({"daemon.pool.quotas": {"a": 8, "b": 0}})
     site.start()
     site.turns(30.0)  # until the lease of the one before has run out
     assert "take up" in [row.verb for row in site.store.actions("1")]

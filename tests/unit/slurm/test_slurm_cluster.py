@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec import structs
 
 from builders import HEAVY, LIGHT, at
 from fake_slurm import fake_node, unsealed
@@ -150,7 +151,7 @@ def test_a_parted_job_gets_its_own_request_back_before_anything_else(stage: Scen
     assert stage.mend() == ["job 2: given back the request that its user wrote"]
     assert stage.request("2") == before
     assert stage.start("2", "n2:0") is None
-    assert stage.request("2") == replace(before, req_nodes="n2")
+    assert stage.request("2") == structs.replace(before, req_nodes="n2")
     assert stage.slurm.records["2"].eligible_s == stage.slurm.now, "StartTime was two minutes ahead"
 
 

@@ -16,7 +16,6 @@ from lucid.cli.main import lucidctl
 from lucid.config.live import SlurmSettings
 from lucid.config.load import settings_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
-from lucid.left_out import LeftOut
 from lucid.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import PyslurmClient, make_client
@@ -280,7 +279,7 @@ def module(jobs: list[Any]) -> Any:
     )  # fmt: skip
 
 
-class Commands(CommandClient):
+class Noting(PyslurmClient):
     """Notes what goes through Slurm's commands."""
 
     def _run(self, command: Any) -> str:
@@ -292,8 +291,7 @@ def pyslurm_client(jobs: list[Any] | None = None) -> PyslurmClient:
     WRITTEN.clear()
     SAYS.clear()
     told = [Job(**job) for job in TOLD["jobs"]] if jobs is None else jobs
-    breaker = Breaker(lambda: 0.0)
-    return PyslurmClient(breaker, Commands([], breaker), LeftOut(), module(told))
+    return Noting([], Breaker(lambda: 0.0), pyslurm=module(told))
 
 
 def test_it_tells_of_jobs_what_the_commands_tell() -> None:
@@ -377,4 +375,4 @@ def test_without_pyslurm_the_reason_is_said_and_pack_mode_is_refused() -> None:
 def test_a_pyslurm_that_does_not_tell_requests_is_refused() -> None:
     old = SimpleNamespace(__version__="24.11.0", Job=object)
     with pytest.raises(ConfigError, match=r"24\.11\.0 does not tell requested_tres and extra"):
-        PyslurmClient(Breaker(lambda: 0.0), CommandClient([], Breaker(lambda: 0.0)), None, old)
+        PyslurmClient([], Breaker(lambda: 0.0), pyslurm=old)

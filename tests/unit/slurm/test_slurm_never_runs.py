@@ -79,7 +79,7 @@ def test_an_ordinary_job_that_never_runs_is_given_up_and_tried_again_at_growing_
             starts += 1
             assert site.start("1", "n1:0") is None
         site.turn()
-    assert starts == 2, "slurm.start_tries; then Slurm alone decides"
+    assert starts == 2, "START_TRIES; then Slurm alone decides"
     assert 4 <= site.released("1") <= 12
     assert site.look().pending == ()
     assert "Slurm holds it itself (BadConstraints)" in site.cluster.aside()["1"]

@@ -12,6 +12,7 @@ from fake_slurm import fake_node
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
+from lucid.slurm.act.write import START_TRIES
 from lucid.slurm.client import Changes, declined
 from lucid.slurm.own.reasons import Outlook, outlook, with_cause
 from lucid.slurm.records.request import Request
@@ -56,7 +57,7 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
 def test_a_job_whose_qos_asks_for_gpus_is_not_tried_in_slots_for_ever(stage: Scene) -> None:
     stage.slurm.limits = lambda job: "QOSMinGRES" if job.request.shards else ""
     stage.jobs("1", light=True)
-    for _ in range(stage.settings.start_tries):
+    for _ in range(START_TRIES):
         assert stage.start("1", "n1:0") is None
         stage.mend()
         stage.slurm.advance(30.0)

@@ -76,7 +76,7 @@ def test_changes_that_a_sites_plugin_refuses_are_counted_until_one_is_taken(monk
 
     monkeypatch.setattr(s.slurm, "update", refuses)
     assert s.cluster.order({"1": 100, "2": 200, "3": 300}) == 0
-    assert s.cluster.refused() == [f"job {number}: Access/permission denied" for number in (1, 2, 3)]
+    assert s.cluster.status()["refused"] == [f"job {number}: Access/permission denied" for number in (1, 2, 3)]
     monkeypatch.setattr(s.slurm, "update", taken)
     assert s.cluster.order({"1": 100}) == 1
-    assert s.cluster.refused() == []
+    assert s.cluster.status()["refused"] == []

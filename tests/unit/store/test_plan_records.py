@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec import to_builtins
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
 from lucid.binder.candidates import CalmSince
@@ -215,7 +216,7 @@ def changed(path: Path, change: Mapping[str, Any]) -> None:
 def test_the_command_says_what_differs(tmp_path: Path) -> None:
     path = written(tmp_path)
     changed(
-        path, {"settings": settings(profiling={"enabled": False}, packing={"gss": 0}).model_dump(), "code": "1+x"}
+        path, {"settings": to_builtins(settings(profiling={"enabled": False}, packing={"gss": 0})), "code": "1+x"}
     )
     done = run(path)
     assert done.exit_code == 1

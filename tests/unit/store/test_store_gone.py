@@ -11,10 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_site import Site
 from lucid.errors import StoreError

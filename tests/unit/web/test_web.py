@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 import time
 import tomllib
@@ -16,15 +17,16 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
-from lucid.config.load import Settings
-from lucid.config.other import Anonymous, Others, WebSettings
+from lucid.config.load import Settings, settings_from
+from lucid.config.other import Anonymous, Others
 from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
 from lucid.slurm.records.reservations import Reservation
-from lucid.store.view import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_to_dict
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
 from lucid.web.source import Source
@@ -106,15 +108,14 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
 
 
-def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
+def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = Pages(tmp_path)
     for number in range(20, 40):
         pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
     pages.slurm.turns(10.0)
     pages.source._next_s = 0.0  # however long the first look took
     pages.source.poll()
-    pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
-    pages.source.settings = pages.settings
+    monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 10)
     client = pages.client("root-ish")
     first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
     assert first["pages"] == -(-first["of"] // 10) >= 2
@@ -148,8 +149,7 @@ def test_what_is_not_there_is_not_found(pages: Pages) -> None:
 
 
 def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
-    settings = Settings().model_copy(update={"web": WebSettings(anonymous=Anonymous.EVERYTHING)})
-    settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
+    settings = Settings().changed({"web.anonymous": Anonymous.EVERYTHING, "daemon.state_dir": str(tmp_path)})
     source = Source(settings, tmp_path / "lucid.toml")
     source.poll()
     answer = WebClient(build_app(source)).get("/")
@@ -275,7 +275,7 @@ def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -
     store = own_pages.slurm.store
     old = store.moves(0.0, 1)[0]
     decided = [(0.4, "41", "start"), (0.4, "42", "requeue"), (0.4, "42", "start"), (0.7, "43", "start")]
-    rows = [replace(old, at_s=1000.0 + part, job_id=job, verb=verb) for part, job, verb in decided]
+    rows = [structs.replace(old, at_s=1000.0 + part, job_id=job, verb=verb) for part, job, verb in decided]
     waits = next(iter(own_pages.source.view.waiting.values()))[1].job
     assert waits.submit_s == 1000.0
     token = store.lease().token
@@ -352,7 +352,7 @@ def test_who_looks(
     jobs: Sight,
     usage: Sight,
 ) -> None:
-    found = viewer_of(WebSettings(**web), client, headers, private, own_uid=4711)
+    found = viewer_of(settings_from({"web": web}, "a test").web, client, headers, private, own_uid=4711)
     assert (found.name, found.jobs, found.usage) == (name, jobs, usage)
 
 
@@ -448,13 +448,11 @@ def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path
     pages.source.stop()
 
 
-def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
+def test_a_view_that_is_read_says_what_was_written(pages: Pages) -> None:
     store = pages.slurm.store
-    whole, lean = store.view("snapshot"), store.snapshot_view()
-    assert snapshot_to_dict(snapshot_from_dict(lean)) == snapshot_to_dict(snapshot_from_dict(whole))
-    now_s = whole["now_s"]
-    assert plan_to_dict(plan_from_dict(lean["plan"], now_s)) == plan_to_dict(plan_from_dict(whole["plan"], now_s))
-    assert plan_to_dict(plan_from_dict(whole["plan"], now_s)) == whole["plan"]
+    whole, read = store.view("snapshot"), store.last_view()
+    assert read is not None
+    assert view_to_dict(read.snapshot(), read.plan(), read.policy) == whole
 
 
 def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -21,6 +20,7 @@ from jinja2 import nodes
 from daemon_site import Site as SlurmSite
 from lucid.config.load import Settings
 from lucid.config.other import WebSettings
+from lucid.core.codec import field_names, has_fields
 from lucid.core.reason import reason_to_dict
 from lucid.core.reasons.sharing import SameUser
 from lucid.daemon.learning.training import UPKEEP
@@ -43,8 +43,8 @@ Way = tuple[str, ...]
 
 def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
     """What the pages see of the store in this folder."""
-    daemon = settings.daemon.model_copy(update={"state_dir": str(folder)})
-    source = Source(settings.model_copy(update={"web": WEB, "daemon": daemon}), folder / "lucid.toml", lambda: now_s)
+    settings = settings.changed({"web": WEB, "daemon.state_dir": str(folder)})
+    source = Source(settings, folder / "lucid.toml", lambda: now_s)
     source.poll()
     source.account()
     return source
@@ -160,10 +160,10 @@ def members(data: Any, at: Way = ()) -> Iterator[Way]:
 
 def fields_of(hint: Any, at: Way = ()) -> Iterator[Way]:
     """The same of all members that a class names."""
-    if is_dataclass(hint):
-        for name, member in get_type_hints(hint).items():
+    if isinstance(hint, type) and has_fields(hint):
+        for name in field_names(hint):
             yield (*at, name)
-            yield from fields_of(member, (*at, name))
+            yield from fields_of(get_type_hints(hint)[name], (*at, name))
     elif issubclass(get_origin(hint) or object, Mapping):
         yield from fields_of(get_args(hint)[1], (*at, "*"))
     else:

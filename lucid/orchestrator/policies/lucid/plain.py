@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lucid.core.decision import Start
 from lucid.core.job import Pending
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Unranked, WaitOrder
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.reservations import above
+from lucid.orchestrator.capacity.reservations import OLDEST_AFTER_S
 from lucid.orchestrator.order.queue_order import QueuedJob, fair_share_of, in_precedence
 from lucid.orchestrator.order.starvation_bound import Turn
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -28,7 +29,7 @@ from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.waiting import Shapes, WaitingJob
 
 if TYPE_CHECKING:
-    from lucid.config.policy import PolicySettings, ReservationSettings
+    from lucid.config.policy import PolicySettings
 
 
 _NEVER = Unranked("", 0, 0.0, 1.0)
@@ -51,12 +52,12 @@ def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -
         return ranks, False
     if ranks.gain >= _ALL_BUT_RIGHT or not settings.reservation.enabled:
         return None, False
-    return None, mostly_large(partition.pending, large_above(partition, settings))
+    return None, mostly_large(partition.pending, most_per_node(partition))
 
 
-def large_above(partition: Partition, settings: PolicySettings) -> int:
-    """The number of GPUs above which a job is large."""
-    return above(max((node.gpus for node in partition.nodes), default=0), settings.reservation)
+def most_per_node(partition: Partition) -> int:
+    """The GPUs of the largest node: a job of more is large."""
+    return max((node.gpus for node in partition.nodes), default=0)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
@@ -90,8 +91,7 @@ def serve_plain(
             continue
         score = starts.predictions[entry.job.id].share_score
         slots = starts.binder.in_slots(entry, score, len(start.placement))
-        starts.binder.started(entry, start.placement)
-        starts.act(entry.job.id, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
+        starts.settle(entry, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
     starts.decisions |= held
     if claims:  # GPUs of jobs that are preempted now are nobody's to join
         return made.wake_s
@@ -128,11 +128,10 @@ class WaitQueue:
         partition: Partition,
         snapshot: Snapshot,
         due: Mapping[str, Turn],
-        settings: ReservationSettings,
         least: int,
     ) -> list[WaitingJob]:
         """The waiting jobs in order: first jobs whose turn has come (``due``), in its order; then jobs that have
-        waited for ``oldest_after_s``, the oldest first; then the greatest value first. Equals go in order of
+        waited for ``OLDEST_AFTER_S``, the oldest first; then the greatest value first. Equals go in order of
         submission. ``least``: jobs of more GPUs are large.
 
         Raises: KeyError: a job has no prediction."""
@@ -142,7 +141,7 @@ class WaitQueue:
             job, found = entry.job, snapshot.predictions[entry.job.id]
             turn = due.get(job.id)
             order: Reason = (
-                WaitOrder(least, found.duration_s, job.gpus, found.duration_source, settings.oldest_after_s)
+                WaitOrder(least, found.duration_s, job.gpus, found.duration_source, OLDEST_AFTER_S)
                 if turn is None
                 else turn.why
             )
@@ -154,7 +153,7 @@ class WaitQueue:
             waited_s = max(snapshot.now_s - job.submit_s, 0.0)
             times = waited_s / max(found.duration_s / found.alike, _LEAST_S)
             value = times**_POWER * job.gpus / (1.0 if fair is None else fair.times)
-            if waited_s >= settings.oldest_after_s:
+            if waited_s >= OLDEST_AFTER_S:
                 value = math.inf
             if turn is None:
                 keyed.append((-value, job.submit_s, job.rank, row))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from lucid.binder.candidates import CalmSince
 from lucid.binder.parting import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledgers
 from lucid.core.ports import Predictor
@@ -18,11 +19,11 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import LargeShare, OwnTurn, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import Feasibility
-from lucid.orchestrator.capacity.reservations import KeptNodes, above, keep, large_share, next_holder
+from lucid.orchestrator.capacity.reservations import PATIENCE_S, KeptNodes, keep, large_share, next_holder
 from lucid.orchestrator.order.queue_order import QueuedJob, QueueOrder, QueueRow
 from lucid.orchestrator.order.starvation_bound import Turn, own_turns, turns
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid.plain import DEPTH, WaitQueue, large_above, ranked, serve_plain
+from lucid.orchestrator.policies.lucid.plain import DEPTH, WaitQueue, most_per_node, ranked, serve_plain
 from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow import Kept, Shadow, split
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TurnsDue:
+class TurnsDue(Struct, frozen=True):
     """The jobs whose turn has come, by id, and the time at which this may change without an event, s. Turns by the
     starvation bound come first, earlier bounds first; then, in a pool, jobs that have waited for GPUs of their VC's
     own."""
@@ -41,8 +41,7 @@ class TurnsDue:
     changes_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ServedTurns:
+class ServedTurns(Struct, frozen=True):
     """The jobs whose turn has come, the nodes kept for those that did not start, and the time at which this may
     change without an event, s."""
 
@@ -51,8 +50,7 @@ class ServedTurns:
     changes_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ServedLarge:
+class ServedLarge(Struct, frozen=True):
     """The large jobs that were served before the queue, by id; those that gave way to smaller ones, with the
     comparison; and when time alone may change this, s."""
 
@@ -140,8 +138,8 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     """In each VC start one large job (``next_holder``) before the queue, or keep nodes for it, unless it has to give
     way to smaller jobs. ``due``: jobs whose turn has come."""
-    least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
-    found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
+    per_node = starts.ledger.gpus_per_node
+    found = [_serve_large(starts, partition, due) for partition in starts.by_vc(per_node)]
     return ServedLarge(
         frozenset().union(*(one.holders for one in found)),
         tuple(item for one in found for item in one.gave_way),
@@ -195,7 +193,7 @@ def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
 def _patience_s(starts: Starts, holder: Job) -> float:
     """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
     have waited on average. Where all wait for days, the holder alone has no claim to nodes that stand idle."""
-    least_s, vc = starts.settings.reservation.patience_s, holder.vc
+    least_s, vc = PATIENCE_S, holder.vc
     others = [job.submit_s for e in starts.partition.pending if (job := e.job) is not holder and job.vc == vc]
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
@@ -215,8 +213,7 @@ def _queued(starts: Starts, entry: Pending) -> QueuedJob:
     return QueuedJob(entry, starts.predictions[entry.job.id])
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LucidMemory:
+class LucidMemory(Struct, frozen=True):
     """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and since when
     the VC is calm. ``by_vc``: in a pool the shadow of each VC, which ``shadow`` joins."""
 
@@ -259,10 +256,10 @@ class VcBooks:
         packing, restarts = settings.packing, settings.profiling.restarts
         self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
         self.ledgers = Ledgers()
-        self.partings = Partings(packing.part_below_speed, restarts)
+        self.partings = Partings(restarts)
         self.plain = BackfillPolicy(settings.backfill)
         self.by_wait = WaitQueue(settings.fairness.share_bound)
-        self.backfill = BackfillPolicy(settings.backfill.model_copy(update={"depth": DEPTH}))
+        self.backfill = BackfillPolicy(settings.backfill.changed({"depth": DEPTH}))
 
 
 def plan_vc(
@@ -296,8 +293,8 @@ def plan_vc(
         return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
     if by_wait:
-        least = large_above(partition, settings)
-        line = books.by_wait.waiting_jobs(partition, snapshot, due.turns, settings.reservation, least)
+        least = most_per_node(partition)
+        line = books.by_wait.waiting_jobs(partition, snapshot, due.turns, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lucid.binder.candidates import calm_since, depends_on_calm
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
@@ -33,7 +34,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     """The plan, with jobs that wait in their VCs started on free GPUs of profiling nodes.
 
     The job with the smallest estimate x GPUs goes first, whichever VC it belongs to. Only jobs expected to take at
-    most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
+    most ``_OVERFLOW_MOST_S`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
     nodes belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may ask
     for what only the nodes there have), and those above N_prof."""
     profiling = snapshot.profiling
@@ -84,7 +85,7 @@ def _waiting(
                 and not entry.barred
                 and not entry.home_only
                 and 0 < job.gpus <= largest
-                and snapshot.predictions[job.id].duration_s <= settings.overflow_most_s
+                and snapshot.predictions[job.id].duration_s <= _OVERFLOW_MOST_S
                 and not SkipsProfiling(job.gpus, settings.n_prof)
                 and isinstance(part.decisions.get(job.id), Hold)
             ):
@@ -109,6 +110,9 @@ def _with(plan: Plan, room: Partition, own: PartitionPlan, starts: Mapping[str, 
 
 
 _Entries = tuple[Pending | Running, ...]
+_OVERFLOW_MOST_S = 21600.0
+"""Where jobs are measured in place: jobs expected to take longer wait for their own VC, instead of starting on a
+profiling node."""
 _TO_SPARE = 0.25
 """A VC has GPUs to spare while this share of them is idle: a job that is measured there alone delays no other
 (docs/decisions/0022)."""
@@ -134,7 +138,7 @@ class LucidPolicy(PartitionPolicy):
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
-            self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
+            self._profiling = settings.profiling.changed({"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
         """The jobs in profiling, by VC, beside the profiling partition that they follow from."""
         self._trust: Mapping[str, Unranked] = {}

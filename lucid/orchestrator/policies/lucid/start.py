@@ -78,6 +78,20 @@ class Starts:
         self.decisions[job_id] = decision
         self.actions.append(Action(job_id, self.partition.name, decision))
 
+    def settle(self, entry: Pending, start: Start, holders: Collection[Running] | None = None) -> None:
+        """Book a start, whichever way it was found, but for its GPUs, which the ledger has by then. ``holders``: the
+        running jobs on whose GPUs it starts; ``None``: these are free. No other job may now pair with them, or claim
+        the GPUs of a partner."""
+        if holders is None:
+            self.binder.started(entry, start.placement)
+        else:
+            self.binder.left(holders)
+        if start.beside is not None:
+            self.yielding.keep(start.beside)
+        elif self.quotas is not None:
+            self.quotas.claim(entry.job)
+        self.act(entry.job.id, start)
+
     def calm_since(self) -> CalmSince | None:
         """Since when the VC is calm, counted once the plan is made; ``None`` where sharing does not depend on it."""
         partition = self.partition
@@ -176,12 +190,9 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
         near = self._spread(job, placement)
         slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
-        self.ledger.claim(job, placement)
-        self.binder.started(entry, placement)
-        if self.quotas is not None:
-            self.quotas.claim(job)
         reasons = (_priority(queued), *why, *quota, free, *near, slots)
-        self.act(job.id, Start(placement, reasons, slots=bool(slots), within_quota=_within(quota)))
+        self.ledger.claim(job, placement)
+        self.settle(entry, Start(placement, reasons, slots=bool(slots), within_quota=_within(quota)))
         return True
 
     def _spread(self, job: Job, placement: Placement) -> tuple[Reason, ...]:
@@ -213,12 +224,9 @@ class Starts:
         if claim is None or quota is None:
             return False
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
-        self.yielding.claim(job, claim)
-        self.binder.left(claim.victims)
-        if self.quotas is not None:
-            self.quotas.claim(job)
         reasons = (_priority(queued), *why, *quota, free)
-        self.act(job.id, claim.start(reasons, within_quota=_within(quota)))
+        self.yielding.claim(job, claim)
+        self.settle(queued.entry, claim.start(reasons, within_quota=_within(quota)), claim.victims)
         return True
 
     def _open(self, queued: QueuedJob, in_turn: bool, quota: tuple[Reason, ...] | None) -> tuple[Reason, ...] | None:
@@ -239,7 +247,7 @@ class Starts:
         """Free GPUs for a job on the nodes that its level may use; if possible, on none for which a job of another VC
         waits that stays in its partition."""
         allowed, emptiest = self._outside(level, awake), self.settings.remainder_on_emptiest
-        others = frozenset[int]().union(*(nodes for vc, nodes in self._stay if vc != job.vc))
+        others = frozenset[int]().union(*[nodes for vc, nodes in self._stay if vc != job.vc])
         place = others and consolidated(
             self.ledger, job, lambda i: i not in others and (allowed is None or allowed(i)), emptiest
         )
@@ -261,18 +269,9 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         speeds = self.binder.speeds(queued.entry, found)
-        self._join(job, found.placement, (found,))
         reasons = (_priority(queued), *why, *by)
-        self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
-
-    def _join(self, job: Job, placement: Placement, holders: Collection[Running]) -> None:
-        """Note that the job starts on GPUs of these running jobs: no other job may now pair with them or claim their
-        GPUs."""
-        self.ledger.claim(job, placement)
-        self.binder.left(holders)
-        ids = [holder.job.id for holder in holders]
-        for job_id in ids:
-            self.yielding.keep(job_id)
+        self.ledger.claim(job, found.placement)
+        self.settle(queued.entry, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds), (found,))
 
     def partner(
         self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, waits: bool = False

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from lucid.config.policy import MuriSettings
 from lucid.core.decision import Decision, Hold, PartitionPlan
 from lucid.core.job import Job, Pending, Running
@@ -36,8 +38,9 @@ from lucid.orchestrator.policies.muri.interleave import (
     MuriJob,
     Overhead,
 )
-from lucid.orchestrator.policies.muri.live import Line, LiveRules, Turns, member_speeds, plan_live
+from lucid.orchestrator.policies.muri.live import Line, LiveRules, member_speeds, plan_live
 from lucid.orchestrator.policies.muri.placement import Place, Placed, arrange, moves
+from lucid.orchestrator.policies.muri.seen import Turns
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 
@@ -122,7 +125,7 @@ class MuriPolicy(PartitionPolicy):
             return PartitionPlan(decisions, memory=snapshot.memory.get(partition.name))
         if partition.live:
             live = plan_live(partition, snapshot, queue.line(partition), self._live)
-            return replace(live, decisions={**decisions, **live.decisions})
+            return structs.replace(live, decisions={**decisions, **live.decisions})
         fits = _Fits(partition, snapshot.now_s, self._place, queue)
         admitted = choose_candidates(queue.order, fits, self.options.limit, queue.alone)
         groups = [Group(job.gpus, (job,)) for job in admitted if job.job_id in queue.alone]

@@ -22,37 +22,17 @@ from lucid.simulator.traces.record import Draft, Trace, TraceJob, collect
 ABOUT = "Lucid's own trace CSV"
 MAGIC = "# lucid-trace "
 _VERSION = "1"
-_JOB = [
-    "job_id",
-    "vc",
-    "gpus",
-    "submit_s",
-    "rank",
-    "user",
-    "account",
-    "name",
-    "cpus",
-    "mem_mib",
-    "time_limit_s",
-    "amp",
-    "requeueable",
-    "long_cold_start",
-    "shareable",
-]
-_TRUTH = [
-    "duration_s",
-    "state",
-    "gpu_util",
-    "mem_util",
-    "gpu_mem_mib",
-    "profile_amp",
-    "unstable",
-    "workload",
-    "share_label",
-]
-_STAGES = ["stage_times_s", "iteration_s", "cold_start_s"]
-_WAITED = ["waited_s"]
-COLUMNS = (*_JOB, *_TRUTH)
+_JOB = (
+    *("id", "vc", "gpus", "submit_s", "rank", "user", "account", "name", "cpus", "mem_mib", "time_limit_s", "amp"),
+    *("requeueable", "long_cold_start", "shareable"),
+)
+_PROFILE = ("gpu_util", "mem_util", "gpu_mem_mib", "amp", "unstable", "workload")
+_STAGES = ("stage_times_s", "iteration_s", "cold_start_s")
+_WAITED = ("waited_s",)
+COLUMNS = (
+    *("job_id", *_JOB[1:], "duration_s", "state"),
+    *("gpu_util", "mem_util", "gpu_mem_mib", "profile_amp", "unstable", "workload", "share_label"),
+)
 """Columns of the format, in the order in which they are written. Columns of stage times follow in a trace that has
 any (``stage_times_s``: seconds on each resource, with spaces between), and ``waited_s``, the real wait before the
 start, in one that has it."""
@@ -77,12 +57,9 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     waited = any(item.waited_s is not None for item in trace.jobs)
     columns = (*COLUMNS, *(_STAGES if staged else ()), *(_WAITED if waited else ()))
     lines = [f"{MAGIC}{_VERSION} {json.dumps(about, sort_keys=True)}", ",".join(columns)]
-    lines.extend(
-        ",".join(
-            [*_cells(item), *(_stage_cells(item) if staged else ()), *((_or_empty(item.waited_s),) if waited else ())]
-        )
-        for item in trace.jobs
-    )
+    for item in trace.jobs:
+        values = [*_values(item), *(_stage_values(item) if staged else ()), *([item.waited_s] if waited else ())]
+        lines.append(",".join(map(_text, values)))
     try:
         data = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -94,59 +71,29 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         raise TraceError(f"{path}: cannot be written ({error.strerror}); give --out another place") from None
 
 
-def _cells(item: TraceJob) -> list[str]:
-    job, profile = item.job, item.profile
-    used = ("", "", "", "", "", "")
-    if profile is not None:
-        used = (
-            repr(profile.gpu_util),
-            repr(profile.mem_util),
-            repr(profile.gpu_mem_mib),
-            _flag(profile.amp),
-            _flag(profile.unstable),
-            _quoted(profile.workload),
-        )
-    return [
-        _quoted(job.id),
-        _quoted(job.vc),
-        str(job.gpus),
-        repr(job.submit_s),
-        str(job.rank),
-        _quoted(job.user),
-        _quoted(job.account),
-        _quoted(job.name),
-        str(job.cpus),
-        str(job.mem_mib),
-        _or_empty(job.time_limit_s),
-        _flag(job.amp),
-        _flag(job.requeueable),
-        _flag(job.long_cold_start),
-        _flag(job.shareable),
-        repr(item.duration_s),
-        _quoted(item.state),
-        *used,
-        "" if item.share_label is None else str(item.share_label),
-    ]
+def _values(item: TraceJob) -> list[object]:
+    profile = item.profile
+    used = [None if profile is None else getattr(profile, name) for name in _PROFILE]
+    return [*(getattr(item.job, name) for name in _JOB), item.duration_s, item.state, *used, item.share_label]
 
 
-def _stage_cells(item: TraceJob) -> list[str]:
+def _stage_values(item: TraceJob) -> list[object]:
     stages = item.stages
     if stages is None:
-        return ["", "", ""]
-    return [" ".join(map(repr, stages.times_s)), repr(stages.iteration_s), repr(stages.start_s)]
+        return [None] * len(_STAGES)
+    return [" ".join(map(repr, stages.times_s)), stages.iteration_s, stages.start_s]
 
 
-def _or_empty(value: float | None) -> str:
-    return "" if value is None else repr(value)
-
-
-def _flag(value: bool | None) -> str:
-    return "" if value is None else str(int(value))
-
-
-def _quoted(text: str) -> str:
+def _text(value: object) -> str:
+    """A value as a cell: a flag as 0 or 1, nothing as an empty cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str):
+        return repr(value)
     # not csv.writer: with "\n" line ends it leaves a lone "\r" unquoted, which no reader gets back
-    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
+    return '"' + value.replace('"', '""') + '"' if _SPECIAL.search(value) else value
 
 
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:

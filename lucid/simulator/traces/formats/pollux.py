@@ -12,15 +12,18 @@ from typing import Any
 
 from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.core.job import Elastic
-from lucid.simulator.cluster.training import AppLearning, Application, read_application
+from lucid.simulator.cluster.application import Application, read_application
+from lucid.simulator.cluster.training import AppLearning
 from lucid.simulator.traces.record import Draft, Trace, collect
 
 ABOUT = "a workload of Pollux, elastic jobs with their profiles"
 NEEDED = ("name", "time", "application", "num_replicas", "batch_size")
 _VC = "cluster"
-_EVALUATED_WITH: dict[str, dict[str, Any]] = {
-    "tiresias": {"threshold_gpu_s": 57600.0, "interval_s": 60.0, "placement": "emptiest"},
-    "optimus": {"interval_s": 60.0, "epochs_left": "measured"},
+_EVALUATED_WITH: dict[str, Any] = {
+    "tiresias.threshold_gpu_s": 57600.0,
+    "tiresias.placement": "emptiest",
+    "optimus.interval_s": 60.0,
+    "optimus.epochs_left": "measured",
 }
 """Tiresias demotes after 16 GPU-hours and takes free GPUs wherever they are; all schedulers decide once a minute.
 Their oracle for Optimus counts the steps of the measured run after the epoch that a job is in."""
