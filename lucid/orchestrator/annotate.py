@@ -152,7 +152,7 @@ class Annotator:
             known = self._said.get(job_id)
             if known is None or (known.naive is not None and now.near(known.naive)):
                 continue
-            self._said[job_id] = replace(known, naive=now)
+            self._said[job_id] = _Said(known.job, known.profile, known.given, now)
             self._predictions[job_id] = self._chosen(known.job)
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:

@@ -325,9 +325,9 @@ class Predictions:
 
 
 class FollowingPredictions(Predictions):
-    """Such predictions that follow who waits and who runs (``Follows``)."""
+    """Such a predictor that follows who waits and who runs (``Follows``)."""
 
-    def __init__(self, tables: HazardTables, left_out: LeftOut | None = None, first_guess_s: float = 0.0) -> None:
+    def __init__(self, tables: HazardTables, left_out: LeftOut, first_guess_s: float) -> None:
         super().__init__(tables, left_out, first_guess_s)
         self._tables = tables
 

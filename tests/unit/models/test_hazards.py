@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from builders import LIGHT, FixedPredictor, a_job, decide, nodes, part, runs, snap, waits
-from lucid.core.codec import from_json
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Hold, Start
 from lucid.core.job import Ended, Pending, Running
-from lucid.core.prediction import JUMBO, Prediction, prediction_to_dict
+from lucid.core.prediction import JUMBO, Prediction
 from lucid.core.reasons.queue import TellsOf
 from lucid.explain.predictions import prediction_lines
 from lucid.left_out import LeftOut
@@ -86,7 +86,7 @@ def test_its_terms_are_counts() -> None:
     assert lines[1].startswith("    of all jobs, 20 ended after 0 to 6 min, 5 still run after 9 min: ")
     assert any(line.startswith(f"    of the same user, {said}: ") for line in lines)
     assert len(lines) == 1 + len(terms.terms)
-    assert from_json(Prediction, prediction_to_dict(found)) == found
+    assert from_json(Prediction, to_json(found)) == found
 
 
 def test_estimates_are_made_anew_where_something_has_changed_and_not_sooner() -> None:
