@@ -122,7 +122,7 @@ def site(story: Site) -> Site:
 
 @pytest.fixture
 def packing(site: Site) -> Site:
-    site.reach("pack")
+    site.pack()
     return site
 
 

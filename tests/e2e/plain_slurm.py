@@ -17,7 +17,8 @@ from own_testbed import own_testbed
 from testbed import cli
 
 REPO = Path(__file__).resolve().parents[2]
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/lucid/bin"
+"""The last folder has Lucid of this checkout, where ``lucid_tree.put_in`` has brought it."""
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from box import Box
 from mps_box import install_mps
 from own_testbed import own_testbed
 from plain_slurm import PATH, make_plain, slurms_own, typed
+from readme_script import lines_of
 
 from lucid.core.job import JobProfile
 from lucid.node.reports import summary_to_dict
@@ -27,13 +28,10 @@ from lucid.profiler.summary import Summary
 from lucid.setup.install import with_keys
 from testbed import cli
 
-SETUP = {
-    "observe": "lucidctl setup --mode observe --partitions vc-a,vc-b --yes",
-    "order": "lucidctl setup --mode order --partitions vc-b --yes",
-    "pack": "lucidctl setup --mode pack --partitions vc-a,vc-b --profiling prof --gpu-mem a100=40960 "
-    "--drain --nodes-have-files --yes",
-}
-UNDO = "lucidctl setup --undo --purge --drain --yes"
+OWN = "vc-a,vc-b --profiling prof"
+"""What this site has where the pages say ``vc-a``."""
+PACK = lines_of("docs/install.md", "4. Pack mode")[-1].replace("vc-a", OWN)
+UNDO = lines_of("docs/uninstall.md", "5. Take it all back")[0]
 PARTITIONS = "PartitionName=vc-a Nodes=n[1-2] Default=YES\nPartitionName=vc-b Nodes=n3\nPartitionName=prof Nodes=n4\n"
 GATE = "while test -e /tmp/{}; do sleep 0.2; done"
 """A script that runs for as long as this file is there."""
@@ -54,10 +52,10 @@ cd /var/lib/lucid/profiles && sed "s/JOB/$3/" /srv/light.json > ".$3" && mv ".$3
 
 
 class Site:
-    """``mode``: what setup has brought it to; empty: a plain Slurm, whose files ``plain`` holds."""
+    """``packs``: whether it is set up to pack; before, it is a plain Slurm, whose files ``plain`` holds."""
 
     def __init__(self, box: Box) -> None:
-        self.box, self.mode, self._crowd = box, "", ""
+        self.box, self.packs, self._crowd = box, False, ""
         self.plain = slurms_own(box)
         self.mps = install_mps(box)
         light = Summary("JOB", "n", (), 0.0, 30.0, 30, JobProfile(20.0, 10.0, 4000.0))
@@ -72,23 +70,20 @@ class Site:
         assert done.returncode == 0, f"{line}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{self.log()[-2000:]}"
         return done.stdout
 
-    def reach(self, mode: str) -> None:
-        """By ``lucidctl setup``, unless it is there; and lucidd runs."""
-        if list(SETUP).index(mode) < list(SETUP).index(self.mode or mode):
-            self.undo()  # the steps are run in another order
-        if self.mode != mode:
-            if not self.mode:
-                self._write_settings()
-            self.type(SETUP[mode].replace("lucidctl", "/opt/lucid/bin/lucidctl"))
-            self.mode = mode
+    def pack(self) -> None:
+        """By ``lucidctl setup``, unless all is set up; and lucidd runs."""
+        if not self.packs:
+            self.write_settings()
+            self.type(PACK)
+            self.packs = True
         self.start()
 
     def undo(self) -> None:
         """By ``lucidctl setup --undo``: a plain Slurm again."""
         self.type(UNDO)
-        self.mode = ""
+        self.packs = False
 
-    def _write_settings(self) -> None:
+    def write_settings(self) -> None:
         """An administrator's, before anything else is set up."""
         path = self.box.root / "etc/lucid/lucid.toml"
         path.parent.mkdir(exist_ok=True)
@@ -159,7 +154,7 @@ class Site:
         """The job that waits behind full partitions; they are filled unless they are."""
         if not self._crowd or not self.pid or self.box.state(self._crowd) != "PENDING":
             self.clear()
-            self.reach("pack")
+            self.pack()
             fill(self.box)
             job = self.box.sbatch("-p", "vc-b", "--gpus=4", "-t", "30", "-J", "<b>x", script="true")
             self.box.wait("a reason", lambda: bool(self.story(job)["decisions"]))

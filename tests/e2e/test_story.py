@@ -1,8 +1,9 @@
 """The live part of ``make test``: one testbed, booted once, through which goes one story.
 
-A plain Slurm is set up to observe, to order and to pack; jobs are submitted, measured, paired, explained, held and
-limited; lucidd is killed; and setup is undone. Each step makes what it needs of its own (``Site.reach``, ``crowd``),
-so that one that fails hides no other. Everything finer is in the other files, which ``make e2e`` runs.
+README is typed: a plain Slurm is set up to observe, to order and to pack, and a pair is explained. Then jobs are
+submitted, measured, paired, held and limited; lucidd is killed; and setup is undone. Each step but the first makes
+what it needs of its own (``Site.pack``, ``crowd``), so that one that fails hides no other. Everything finer is in the
+other files, which ``make e2e`` runs.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 from box import Box
 from plain_slurm import slurms_own
-from story_box import GATE, SETUP, Site, fill, gated
+from readme_script import REPO, Reader, lines_of, named_in
+from story_box import GATE, OWN, PACK, Site, fill, gated
 
 from json_schemas import trouble_with
+from typed import bare
 
 pytestmark = pytest.mark.story
 
@@ -33,12 +38,74 @@ def priority(box: Box, number: str) -> int:
     return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
 
 
-# -- setup, and the first two modes ------------------------------------------------------------------------------
+# -- README ------------------------------------------------------------------------------------------------------
 
 
-def test_observe_mode_says_what_lucid_would_do_and_changes_nothing(site: Site) -> None:
-    site.reach("observe")
+@pytest.fixture
+def reader(site: Site, tmp_path: Path) -> Iterator[Reader]:
+    site.write_settings()
+    reader = Reader(site.box, tmp_path)
+    yield reader
+    reader.close()
+
+
+def test_a_newcomer_types_readme_and_what_it_links_to_until_a_pair_is_explained(site: Site, reader: Reader) -> None:
+    """Of each page the lines below the headings named here. The packages are built and installed in test_packages.py:
+    this site has the programs of the checkout."""
+    readme, guide, tutorial = "README.md", "docs/install.md", "docs/tutorials/user.md"
+    links = (REPO / readme).read_text(encoding="utf-8")
+    assert all(f"({page})" in links for page in (guide, tutorial))
+    demo, install, pages = lines_of(readme, "Try it")
+    deb, package, observe, undo = lines_of(readme, "Install it, and take it away")
+    assert package.startswith("apt-get install ./out/packages/lucid_")
+    with reader.here(demo) as printed:  # 20 s of work, while the site mostly waits
+        with reader.here(install, PIP_DRY_RUN="1", PIP_NO_DEPS="1", PIP_NO_BUILD_ISOLATION="0"):
+            pass
+        page = reader.first_page(pages)
+        assert "Lucid (demonstration)" in page
+        assert re.search(r"borrows \d+|lends up to \d+", page), "its VCs lend each other idle GPUs"
+        with reader.here(deb, MAKEFLAGS="n"):
+            pass
+        assert "Make these changes?" in reader.answer(observe, "vc-a,vc-b", "y")
+        assert site.json("status")["modes"] == {"vc-a": "observe", "vc-b": "observe"}
+        reader.answer(undo, "y")
+        assert slurms_own(site.box) == site.plain
+        reader.type(lines_of(guide, "1. Observe mode in three commands")[-1])
+        reader.type(*lines_of(guide, "2. A look at it"))
+        _observes(site)
+        reader.type(*lines_of(guide, "3. Order mode"))
+        _orders(site, reader, *(line for line in named_in(guide, "3. Order mode") if " mode " in line))
+        show, do = lines_of(guide, "4. Pack mode")
+        reader.type(show)
+        reader.type(do.replace("vc-a", OWN))
+        site.packs = True
+        assert not [found for found in site.json("doctor")["findings"] if found["level"] == "bad"]
+        submit, look = (line.replace("sleep 30", "sleep 300") for line in lines_of(tutorial, "1. Submit"))
+        explain, again, pair, large, wait, what_if = lines_of(tutorial, "2. Ask why")
+        reader.type(submit, look, explain, user="alice")
+        first = reader.printed("echo $JOB", "alice").strip()
+        site.box.wait("it is measured", lambda: "measured" in site.ctl("explain", first))
+        shown = reader.type(again.replace("sleep 30", "sleep 300"), pair, user="alice")
+        assert f"it shares its GPUs with job {first}" in shown
+        second = reader.printed("echo $SECOND", "alice").strip()
+        assert f"sharing GPUs with job {first}" in site.ctl("explain", second), "why, to root"
+        assert "what would help: " in reader.type(large, wait, what_if, user="alice")
+    print(f"{len(reader.steps)} steps\n{shown}")
+    assert len(reader.steps) >= 20
+    _shown(printed.read_text())
+
+
+def _shown(printed: str) -> None:
+    """README shows what ``make demo`` prints."""
+    lines = [bare(line) for line in printed.splitlines()]
+    shown = (REPO / "README.md").read_text(encoding="utf-8").split("```")[3].strip().splitlines()
+    assert len(shown) > 5
+    assert [line for line in shown if line != "..." and bare(line) not in lines] == []
+
+
+def _observes(site: Site) -> None:
     box = site.box
+    site.clear()
     now = {path: content for path, content in slurms_own(box).items() if not path.endswith("/lucid-release")}
     assert now == site.plain
     running, waiting = (box.sbatch("-p", "vc-b", "--gres=gpu:4", script="sleep 600") for _ in range(2))
@@ -46,20 +113,22 @@ def test_observe_mode_says_what_lucid_would_do_and_changes_nothing(site: Site) -
     assert "would, in observe mode" in site.ctl("explain", waiting)
     assert (box.tag(running), box.tag(waiting)) == ("", "")
     assert site.json("status")["calls"]["writes"] == 0
+    site.clear()
 
 
-def test_order_mode_puts_small_jobs_first_and_one_command_takes_it_back(site: Site) -> None:
-    site.reach("order")
+def _orders(site: Site, reader: Reader, back: str, ends: str) -> None:
+    """Small jobs go first, and one command takes that back."""
     box = site.box
-    full = box.sbatch("-p", "vc-b", "--gres=gpu:4", script="sleep 600")
-    box.wait("it runs", lambda: box.state(full) == "RUNNING")
-    large, small = (box.sbatch("-p", "vc-b", f"--gres=gpu:{gpus}") for gpus in (4, 1))
+    full = [box.sbatch("-p", "vc-a", "--gres=gpu:4", script="sleep 600") for _ in range(2)]
+    box.wait("they run", lambda: all(box.state(job) == "RUNNING" for job in full))
+    large, small = (box.sbatch("-p", "vc-a", f"--gres=gpu:{gpus}") for gpus in (4, 1))
     box.wait("the order", lambda: priority(box, small) > priority(box, large))
     assert "order" in site.ctl("explain", small)
-    assert site.json("status")["modes"] == {"vc-a": "observe", "vc-b": "order"}
-    site.type("lucidctl mode vc-b observe")
+    assert site.json("status")["modes"] == {"vc-a": "order", "vc-b": "observe", "prof": "observe"}
+    reader.type(back)
     box.wait("Slurm's own order", lambda: priority(box, large) >= priority(box, small))
-    site.type("lucidctl mode vc-b configured")
+    reader.type(ends)
+    site.clear()
 
 
 # -- pack mode ---------------------------------------------------------------------------------------------------
@@ -67,7 +136,7 @@ def test_order_mode_puts_small_jobs_first_and_one_command_takes_it_back(site: Si
 
 def test_setup_to_pack_mode_finds_all_well_and_a_second_run_changes_nothing(packing: Site) -> None:
     before = slurms_own(packing.box)
-    told = json.loads(packing.type(f"{SETUP['pack']} --json"))
+    told = json.loads(packing.type(f"{PACK} --json"))
     assert told["changed"] is False
     assert trouble_with("setup", told) == []
     assert not [found for found in told["findings"] if found["level"] == "bad"]

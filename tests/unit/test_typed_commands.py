@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from sdists import tracked
-from typed import REPO, Command, bare, blocks_of, commands_of, copy_data, first_page, pages, refusals, typed
+from typed import REPO, Command, bare, blocks_of, commands_of, copy_data, pages, refusals, typed
 
 PAGE = """# A page
 
@@ -96,12 +95,6 @@ def test_every_command_of_every_page_is_parsed() -> None:
     assert programs >= {"lucidctl", "lucidd", "lucid-sampler", "make", "python", "pip"}
     assert {page.name for page in pages()} >= {"README.md", "differences.md", "researcher.md", "elastic.md"}
     assert len(commands) > 500
-
-
-def test_the_demonstration_starts_and_serves_its_page() -> None:
-    page = first_page([sys.executable, "-m", "lucid.cli.main", "web", "--demo", "--port", "0"], 120)
-    assert "Lucid (demonstration)" in page
-    assert re.search(r"borrows \d+|lends up to \d+", page), "its VCs lend each other idle GPUs"
 
 
 def test_no_page_installs_by_a_name_under_which_nothing_is_published() -> None:
