@@ -85,7 +85,7 @@ def test_what_is_worse_in_one_of_three_figures_does_not_replace_the_median(
         said = [6.0] * len(STATISTICS)
         said[OTHER] = value
         record.add(said, math.nan, truth, math.inf, float(at), float(at))
-    sums = np.array(record.to_json()[: 3 * len(STATISTICS)]).reshape(3, len(STATISTICS))
+    sums = np.array(record.sums[: 3 * len(STATISTICS)]).reshape(3, len(STATISTICS))
     ratios = sums[:2, OTHER] / sums[:2, 0]
     assert ratios.mean() < 1.0
     figures = ("logs", "seconds", "misses")
@@ -108,7 +108,7 @@ def test_what_was_issued_and_lost_gives_way_to_the_median_though_an_option_looks
     record = Record()
     judge(record, 50, median=6.0, other=5.2, tables=math.nan)
     assert record.choice.served == record.choice.option != 0
-    sums = record.to_json()
+    sums = record.sums
     sums[-6] *= 20.0  # of what was issued, over the longer memory
     lost = Record(sums).choice
     assert (lost.option, lost.served) == (record.choice.option, 0)
@@ -117,7 +117,7 @@ def test_what_was_issued_and_lost_gives_way_to_the_median_though_an_option_looks
 def test_a_win_in_seconds_does_not_hide_that_what_was_issued_lost_in_logs() -> None:
     record = Record()
     judge(record, 50, median=6.0, other=5.2, tables=math.nan)
-    sums = record.to_json()
+    sums = record.sums
     sums[-6], sums[-5] = 1.1 * sums[-4], 0.1 * sums[-3]
     assert Record(sums).choice.served == 0
 

@@ -452,7 +452,7 @@ def test_a_view_that_is_read_says_what_was_written(pages: Pages) -> None:
     store = pages.slurm.store
     whole, read = store.view("snapshot"), store.last_view()
     assert read is not None
-    assert view_to_dict(read.snapshot(), read.plan(), read.policy) == whole
+    assert json.loads(json.dumps(view_to_dict(read.snapshot(), read.plan(), read.policy))) == whole
 
 
 def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
