@@ -90,14 +90,15 @@ _POOLS: Final = (
 
 
 def window(trace: Trace, at: int, of: int, first: int = 0) -> Trace:
-    """Part ``at`` (from 0) of ``of`` parts with as many jobs each, without its ``first`` jobs."""
+    """Part ``at`` (from 0) of ``of`` parts with as many jobs each, without its ``first`` jobs. CPUs and host memory
+    do not count."""
     size = len(trace.jobs)
     jobs = trace.jobs[at * size // of + first : (at + 1) * size // of]
     first_s = jobs[0].job.submit_s
     return replace(
         trace,
         jobs=tuple(
-            replace(one, job=replace(one.job, submit_s=one.job.submit_s - first_s, rank=rank))
+            replace(one, job=replace(one.job, submit_s=one.job.submit_s - first_s, rank=rank, cpus=0, mem_mib=0))
             for rank, one in enumerate(jobs)
         ),
     )

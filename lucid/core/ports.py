@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from lucid.core.decision import Action, Plan
 from lucid.core.gpu import GpuCard, GpuCondition, GpuLost, GpuReading
-from lucid.core.job import Ended, Job, JobProfile, Pending, Running
+from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import ArrivalForecast, Snapshot
 from lucid.errors import Refusal
@@ -134,20 +134,6 @@ class Predictor(Protocol):
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """Take in jobs that have ended. Called once for each."""
-        ...
-
-
-@runtime_checkable
-class Follows(Protocol):
-    """A predictor whose estimates of jobs that wait follow what starts, runs on and ends meanwhile."""
-
-    def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
-        """Take in who waits and who runs: entries that are new or changed, and ids of jobs that left."""
-        ...
-
-    def anew(self, partition: str, pending: Sequence[Pending], now_s: float) -> Mapping[str, Prediction]:
-        """New estimates, by job, of those of a partition's waiting jobs that they have changed for; asked at every
-        turn, it answers every few minutes."""
         ...
 
 

@@ -15,8 +15,6 @@ from lucid.core.times import reached
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
-_NEAR = 0.05
-"""An estimate that moved by less of itself is not told anew."""
 TINY_ABOVE, MEDIUM_FROM = 0.95, 0.85
 """Average normalised speeds beside others that divide the scores (L9): above the first Tiny, from the second on
 Medium. The first is the paper's. The paper does not print the second: here it is the speed from which the paper calls
@@ -96,14 +94,6 @@ class Prediction(Struct, frozen=True):
     stages: StageTimes | None = None
     duration_terms: DurationTerms | None = None
     share_splits: tuple[Split, ...] = ()
-    alike: int = 1
-    """How many jobs that wait, itself among them, ask for the very same, where no such job has ended or runs: it is
-    the one of them that tells how long they take, and counts as one part in so many of its length where jobs are put
-    in order."""
-
-    def near(self, other: Prediction) -> bool:
-        """Is it no news beside the other?"""
-        return abs(self.duration_s - other.duration_s) <= _NEAR * other.duration_s and self.alike == other.alike
 
     def within(self, limit_s: float | None) -> Prediction:
         """The prediction for a job that may run for ``limit_s`` at most, when Slurm ends it. The source says so where
@@ -130,6 +120,4 @@ def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
     data: dict[str, Any] = to_json(prediction)
     if prediction.measured is None:
         del data["measured"]  # a replay's alone: no cluster tells it
-    if prediction.alike == 1:
-        del data["alike"]
     return data

@@ -24,11 +24,11 @@ from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.public_view import Publisher
 from lucid.daemon.start_log import StartLog
 from lucid.errors import StoreError
-from lucid.models.duration.hazards import naive_for
+from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
-from lucid.orchestrator.planner import FollowingPredictions, PolicyHost
+from lucid.orchestrator.planner import PolicyHost, Predictions
 from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
@@ -236,9 +236,9 @@ class Cycles:
         recorder = with_records(parts.settings, policy, live.settings, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        tables, naive = naive_for(parts.settings.daemon.policy, live.settings), None
-        if tables is not None:
-            naive = FollowingPredictions(tables, parts.left_out, parts.settings.daemon.first_guess_s)
+        means, naive = naive_for(parts.settings.daemon.policy, live.settings), None
+        if means is not None:
+            naive = Predictions(means, parts.left_out, parts.settings.daemon.first_guess_s)
             naive.learn(ended)
         return Cycle(
             self.cluster,

@@ -131,8 +131,6 @@ def _anchor_words(term: Term, user: str) -> str:
         return f"a user without a finished job; median of {term.value} who had jobs with such a time limit"
     if term.name == "demand mean":
         return f"a user without a finished job; mean of all jobs with {term.value}"
-    if term.name.startswith("of "):  # a table of hazards: its counts
-        return f"{term.name}, {term.value}"
     return "nothing has finished yet; taken for granted"
 
 
@@ -141,8 +139,6 @@ def _words(term: Term) -> str:
         return "jobs in general, compared with that"
     if " & " in term.name:  # a pairwise term: both features by name
         return f"{term.name.replace('_', ' ')} ({term.value})"
-    if term.name.startswith("of "):
-        return f"{term.name}, {term.value}"
     if term.value == "missing":
         return _MISSING.get(term.name, f"{term.name.replace('_', ' ')} not known")
     if term.name in _BESIDE:

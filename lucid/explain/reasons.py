@@ -188,7 +188,7 @@ def _unranked(r: why.Unranked) -> str:
     if not r.jobs:
         return "policy.fairness.estimates is never: plain order"
     where = f"the last {r.jobs} jobs{f' of {r.vc}' if r.vc else ''}"
-    who = "estimates by tables (those given put the jobs that wait in a worse order)" if r.by else "estimates"
+    who = "estimates by what the same user's last jobs took (those given rank worse)" if r.by else "estimates"
     if not r:
         return f"{who} ranked {where} (gain {r.gain:.2f} of 1, needed {r.needed:.2f}): order by estimate"
     how = "worse than chance" if r.gain < -r.needed else "no better than chance"
@@ -281,7 +281,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     **SHARING_WORDS,
     "Priority": _priority,
     "SlurmPriority": _slurm_priority,
-    "TellsOf": lambda r: f"tells of {r.jobs:,} jobs like it: counts as 1/{r.jobs:,} of its estimate",
     "FairShare": lambda r: (
         f"fair-share factor {r.factor:.2f} of {r.account}: its priority value counts {r.times:.2f} times "
         f"(bound {r.bound:g})"

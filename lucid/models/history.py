@@ -6,9 +6,10 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from math import fsum
+from math import exp, fsum, log
 from typing import Final, Generic, TypeVar
 
+from lucid.config.policy import PolicySettings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 from lucid.models.duration.features import LOG_OFFSET_S
@@ -20,6 +21,8 @@ NEWEST: Final = 20
 (docs/decisions/0054)."""
 GROUPS_KEPT: Final = 10_000
 """How many groups of jobs are remembered. A name may be of one job alone, so there may be as many groups as jobs."""
+_FLOOR_S = 10.0
+"""Added before logarithms are taken, so that seconds do not matter."""
 
 
 class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
@@ -42,6 +45,7 @@ class _Mean:
     """The mean of all values, or of the ``newest``."""
 
     __slots__ = ("count", "kept", "newest", "total")
+    kind = "mean"
 
     def __init__(self, newest: int | None) -> None:
         self.count = 0
@@ -73,6 +77,20 @@ def jobs_alike(count: int, what: str) -> str:
     return jobs if what == "all jobs" else f"{jobs} with the same {what}"
 
 
+class _GeometricMean(_Mean):
+    """A geometric mean, which a single long job moves by little."""
+
+    __slots__ = ()
+    kind = "geometric mean"
+
+    def add(self, value: float) -> None:
+        super().add(log(value + _FLOOR_S))
+
+    @property
+    def value(self) -> float:
+        return max(exp(super().value) - _FLOOR_S, 0.0)
+
+
 class HistoryPredictor:
     """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU demand, else
     same user, else same VC and GPU demand, else same GPU demand, else all; before any job has ended,
@@ -81,8 +99,10 @@ class HistoryPredictor:
 
     name = "history"
 
-    def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None) -> None:
+    def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None, *, geometric: bool = False) -> None:
+        """``geometric``: means of logarithms, which rank jobs better, and expect too little of heavy tails."""
         self._first_guess_s = first_guess_s
+        self._group = _GeometricMean if geometric else _Mean
         self._newest = newest
         self._means: Groups[_Mean] = Groups()
 
@@ -102,7 +122,7 @@ class HistoryPredictor:
         for key in self._keys(job):
             mean = self._means.get(key)
             if mean is not None:
-                source = f"{self.name}: mean of {mean.last}{jobs_alike(mean.count, key[0])}"
+                source = f"{self.name}: {mean.kind} of {mean.last}{jobs_alike(mean.count, key[0])}"
                 return Prediction(mean.value, source, score, self.name)
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 
@@ -117,7 +137,14 @@ class HistoryPredictor:
                 self._means.learning(key, self._made).add(item.ran_s)
 
     def _made(self) -> _Mean:
-        return _Mean(self._newest)
+        return self._group(self._newest)
+
+
+def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:
+    """The predictor that ``lucid`` falls back on before plain order, where its estimates do not rank jobs
+    (docs/decisions/0053); ``None`` where the policy does not use how well they do."""
+    measured = settings.fairness.estimates == "measured" and settings.lending.mode == "off"
+    return HistoryPredictor(newest=NEWEST, geometric=True) if measured and policy == "lucid" else None
 
 
 _KEPT: Final = 1000

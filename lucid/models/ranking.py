@@ -6,7 +6,7 @@ each two jobs, the difference of their lengths where it has the shorter one firs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -41,15 +41,9 @@ def queue_gain(queues: Iterable[tuple[_Column, _Column]]) -> float | None:
     ``None``: nobody waited with another."""
     saved = best = 0.0
     for estimated, took in queues:
-        one = saved_of((estimated,), took)
-        saved, best = saved + one[1], best + one[0]
+        one = _saved(estimated, took, ranks_of(took))
+        saved, best = saved + one[0], best + one[1]
     return round(saved / best, 3) if best > 1e-9 else None
-
-
-def saved_of(estimates: Sequence[_Column], took: _Column) -> list[float]:
-    """What the right order of one queue saves, and what the order by each of the estimates saves."""
-    ranks = ranks_of(took)
-    return [_saved(one, took, ranks)[0] for one in (took, *estimates)]
 
 
 def queues_of(submit_s: _Column, start_s: _Column) -> list[npt.NDArray[np.intp]]:

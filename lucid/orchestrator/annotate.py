@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.ports import Follows, Forecaster, Predictor
+from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Changes, Partition, Snapshot
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 
-class _Said(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Said:
     """The predictions of a job, and what they were made from: ``given`` by the predictor, ``naive`` by the other one.
     Both are those from before time limits cut them, which plain Slurm knows as well."""
 
@@ -53,7 +54,6 @@ class Annotator:
         self._trust = trust
         self._predictions: dict[str, Prediction] = {}
         self._naive = naive
-        self._follows = _following(naive)
         self._said: dict[str, _Said] = {}
         self._by: Mapping[str, str] = {} if trust is None else trust.by
         """The source of the estimates in use, by VC."""
@@ -74,11 +74,11 @@ class Annotator:
         if self._trust is not None and self._trust.due:
             known, now_s = self._said, snapshot.now_s
             self._trust.check(
-                {
-                    entry.job.id: (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
+                [
+                    (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
                     for part in snapshot.partitions.values()
                     for entry in part.running
-                }
+                ]
             )
             if self._naive is not None:
                 self._choose(snapshot, self._trust.by)
@@ -106,7 +106,7 @@ class Annotator:
             self._predictions.pop(ended.job.id, None)
             said = self._said.pop(ended.job.id, None)
             if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
-                self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s, ended.job.id)
+                self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s)
 
     def _follow(self, snapshot: Snapshot) -> None:
         """Predict the jobs that came, and forget those that went."""
@@ -118,8 +118,6 @@ class Annotator:
             if before is not partition:
                 new[name] = partition
                 changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
-                if self._follows is not None:
-                    self._follows.follow(changes.came, ())
                 self._predict(changes.came, snapshot.now_s)
                 came.update([entry.job.id for entry in changes.came])
                 went.update([entry.job.id for entry in changes.went])
@@ -132,28 +130,6 @@ class Annotator:
             gone.difference_update(entry.job.id for part in partitions.values() for entry in part.listed())
             for job_id in gone:
                 del self._said[job_id], self._predictions[job_id]
-            if self._follows is not None:
-                self._follows.follow((), gone)
-        for name, partition in new.items():  # the plans of others stay as they are
-            if self._follows is None:
-                break
-            self._take_anew(self._follows.anew(name, partition.pending, snapshot.now_s))
-            if self._trust is not None:
-                for vc in partition.vcs:
-                    self._trust.observe_queue(vc, partition.pending, self._seconds, snapshot.now_s)
-
-    def _seconds(self, job_id: str) -> tuple[float, float | None] | None:
-        known = self._said.get(job_id)
-        return None if known is None else known.seconds
-
-    def _take_anew(self, said: Mapping[str, Prediction]) -> None:
-        """Estimates that have moved since, of jobs that wait."""
-        for job_id, now in said.items():
-            known = self._said.get(job_id)
-            if known is None or (known.naive is not None and now.near(known.naive)):
-                continue
-            self._said[job_id] = _Said(known.job, known.profile, known.given, now)
-            self._predictions[job_id] = self._chosen(known.job)
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
         for entry in entries:
@@ -173,8 +149,6 @@ class Annotator:
             naive = None if self._naive is None else self._naive.predict(job, entry.profile, now_s)
             self._said[job.id] = _Said(job, entry.profile, said, naive)
             self._predictions[job.id] = self._chosen(job)
-            if self._trust is not None and self._follows is not None and isinstance(entry, Pending) and job.gpus:
-                self._trust.waits(job.vc, job.id, job.gpus)
 
     def _choose(self, snapshot: Snapshot, by: Mapping[str, str]) -> None:
         """Use the estimates that rank best (``by``): where that has changed, all jobs of the VC get the others."""
@@ -190,14 +164,6 @@ class Annotator:
         said, naive = known.given, known.naive
         if naive is not None and self._by.get(job.vc, self._by.get("", "")):
             said = replace(
-                said,
-                duration_s=naive.duration_s,
-                duration_source=naive.duration_source,
-                duration_terms=naive.duration_terms,
-                alike=naive.alike,
+                said, duration_s=naive.duration_s, duration_source=naive.duration_source, duration_terms=None
             )
         return said.within(job.time_limit_s)
-
-
-def _following(predictor: object) -> Follows | None:
-    return predictor if isinstance(predictor, Follows) else None

@@ -6,14 +6,14 @@ the run, since an error in research code is not hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, earliest
-from lucid.core.job import Ended, Job, JobProfile, Pending, Running
+from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import Unplanned
@@ -26,7 +26,6 @@ from lucid.places import HELD_AT_MOST_S
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
-    from lucid.models.duration.hazards import HazardTables
 
 
 class PoliciesByPartition:
@@ -322,29 +321,6 @@ class Predictions:
         if self._left_out is None:
             raise error
         self._left_out.one(_SOURCE, whom, error)
-
-
-class FollowingPredictions(Predictions):
-    """Such a predictor that follows who waits and who runs (``Follows``)."""
-
-    def __init__(self, tables: HazardTables, left_out: LeftOut, first_guess_s: float) -> None:
-        super().__init__(tables, left_out, first_guess_s)
-        self._tables = tables
-
-    def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
-        """Let the tables follow; they may miss jobs where that fails."""
-        try:
-            self._tables.follow(came, gone)
-        except Exception as error:
-            self._failed("who waits and runs", error)
-
-    def anew(self, partition: str, pending: Sequence[Pending], now_s: float) -> Mapping[str, Prediction]:
-        """The tables' new estimates; none where they fail."""
-        try:
-            return self._tables.anew(partition, pending, now_s)
-        except Exception as error:
-            self._failed(f"estimates anew in {partition}", error)
-            return {}
 
 
 class PolicyHost:

@@ -15,8 +15,7 @@ from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
-from lucid.models.duration.hazards import naive_for
-from lucid.models.history import NEWEST, HistoryPredictor
+from lucid.models.history import NEWEST, HistoryPredictor, naive_for
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel

@@ -42,8 +42,8 @@ class Unranked(Reason, Struct, frozen=True):
     """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
     whole cluster, if empty)? Jobs go in plain order then. ``gain``: the share of waiting that an order by estimates
     saves, of what true durations would save (0 for noise, -1 for the reverse order). ``needed``: the least gain that
-    differs from chance. ``by``: "history" where estimates are by tables of what jobs alike took, since those put
-    the jobs that wait in a better order."""
+    differs from chance. ``by``: "history" where the user's last jobs serve as estimates, since the given ones rank
+    worse."""
 
     vc: Shown
     jobs: int
@@ -74,13 +74,6 @@ class FairShare(Reason, Struct, frozen=True):
     factor: float
     times: float
     bound: float
-
-
-class TellsOf(Reason, Struct, frozen=True):
-    """No job with the very same request has ended or runs: the first of ``jobs`` that wait shows how long they all
-    take, so its estimate counts as one part in ``jobs`` of its length."""
-
-    jobs: int
 
 
 class SlurmPriority(Reason, Struct, frozen=True):

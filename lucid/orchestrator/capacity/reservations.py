@@ -137,7 +137,7 @@ def next_holder(
         job, waited_s = entry.job, now_s - entry.job.submit_s
         times = math.inf
         if predictions is not None and waited_s < OLDEST_AFTER_S:
-            times = waited_s / max(predictions[job.id].duration_s / predictions[job.id].alike, _LEAST_ESTIMATE_S)
+            times = waited_s / max(predictions[job.id].duration_s, _LEAST_ESTIMATE_S)
         return -job.tier, -times, job.submit_s, job.rank
 
     due.sort(key=place)

@@ -19,7 +19,7 @@ from lucid.core.decision import PartitionPlan
 from lucid.core.job import Job, JobProfile, Pending, Restarts
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.profiling import Requeueable
-from lucid.core.reasons.queue import FairShare, TellsOf
+from lucid.core.reasons.queue import FairShare
 from lucid.core.snapshot import Partition
 
 _T = TypeVar("_T")
@@ -65,13 +65,8 @@ class QueuedJob:
         self.id = entry.job.id
         self.entry = entry
         self.prediction = prediction
-        self.value = prediction.duration_s / prediction.alike * entry.job.gpus * (1.0 if fair is None else fair.times)
+        self.value = prediction.duration_s * entry.job.gpus * (1.0 if fair is None else fair.times)
         self.fair = fair
-
-    @property
-    def tells_of(self) -> tuple[TellsOf, ...]:
-        """The reason why its value is less than its estimate x GPUs, if it is."""
-        return (TellsOf(self.prediction.alike),) if self.prediction.alike > 1 else ()
 
 
 def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: float) -> FairShare | None:
@@ -180,7 +175,7 @@ class QueueOrder:
         shapes, by_user = self._shapes, self._by_user
         rows: list[QueueRow] = [
             (
-                found.duration_s / found.alike * job.gpus,
+                found.duration_s * job.gpus,
                 shapes[
                     job.gpus,
                     found.share_score,

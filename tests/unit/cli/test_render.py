@@ -44,7 +44,6 @@ SAID: list[tuple[Reason, str]] = [
     (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
     (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),
     (why.SlurmPriority(5.0, 0.5, 0.25, 0.125), "size factor 0.25, fair-share factor 0.12)"),
-    (why.TellsOf(1148), "tells of 1,148 jobs like it: counts as 1/1,148 of its estimate"),
     (why.FairShare("vision", 0.25, 1.5, 4.0), "factor 0.25 of vision: its priority value counts 1.50 times"),
     (why.Backfill(1, 7200.0, True), "ends by its time limit of 2.0 h before GPUs are needed for the job ahead of it"),
     (why.Backfill(3, 7200.0, False), "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs"),
@@ -180,7 +179,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.Unranked("", 240, 0.4, 0.06, "history"),
-        "estimates by tables (those given put the jobs that wait in a worse order) ranked the last 240 jobs (gain",
+        "estimates by what the same user's last jobs took (those given rank worse) ranked the last 240 jobs (gain",
     ),
     (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
     (

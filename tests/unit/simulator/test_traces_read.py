@@ -114,13 +114,6 @@ def test_parallel_names_an_unknown_state(tmp_path: Path) -> None:
         read_trace(bad)
 
 
-def test_parallel_has_the_cpus_of_a_request(tmp_path: Path) -> None:
-    own = tmp_path / "cpus.csv"
-    own.write_text((ASSETS / "parallel.csv").read_text().replace("0,1,12,0,12", "0,1,12,96,12"))
-    found = [one.job.cpus for one in read_trace(own).jobs]
-    assert (found[0], {*found[1:]}) == (96, {0})
-
-
 def test_openb_parts_of_a_gpu_are_whole_ones() -> None:
     trace = read_trace(ASSETS / "openb.csv")
     assert order(trace) == [("pod-0", 0.0, 0), ("pod-2", 200.0, 2)]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NEVER = Unranked("", 0, 0.0, 1.0)
 """The comparison where the settings say that estimates are not used."""
 
-_ALL_BUT_RIGHT = 0.95
+_ALL_BUT_RIGHT = 0.8
 """The gain (``Unranked.gain``) from which on estimates order better than waits do: true durations have 1."""
 
 
@@ -151,7 +151,7 @@ class WaitQueue:
             rows[job.id] = row
             fair = fair_share_of(job, snapshot.fair_share, self._share_bound)
             waited_s = max(snapshot.now_s - job.submit_s, 0.0)
-            times = waited_s / max(found.duration_s / found.alike, _LEAST_S)
+            times = waited_s / max(found.duration_s, _LEAST_S)
             value = times**_POWER * job.gpus / (1.0 if fair is None else fair.times)
             if waited_s >= OLDEST_AFTER_S:
                 value = math.inf

@@ -306,7 +306,6 @@ class Starts:
         on the terms for jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
         own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
-        weights = (*fair, *queued.tells_of)  # not of one that waits, whose reasons others share
         packing = self.settings.packing
         borrows = queued.entry.job.borrows
         if self.quotas is not None and not (self.quotas.borrows and borrows):
@@ -317,22 +316,22 @@ class Starts:
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:
-            self.beside(queued, found, (*weights, *why))
+            self.beside(queued, found, (*fair, *why))
             return None
         if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
             return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
-        if self.alone(queued, level, (*weights, *calm, *why), awake=True):
+        if self.alone(queued, level, (*fair, *calm, *why), awake=True):
             return None
         # no sharing, or only fast pairs: not for a job that would wait for it
         if self.binder.too_slow and (calm or self.yields or asleep):
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
-                self.beside(queued, found, (*weights, *why))
+                self.beside(queued, found, (*fair, *why))
                 return None
-        if asleep and self.alone(queued, level, (*weights, *why)):
+        if asleep and self.alone(queued, level, (*fair, *why)):
             return None
-        if self.claim(queued, level, (*weights, *why)):
+        if self.claim(queued, level, (*fair, *why)):
             return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
         return Hold((*fair, *fenced, *why, *self.no_room(queued)))

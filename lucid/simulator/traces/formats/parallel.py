@@ -39,7 +39,6 @@ def _parse(row: Row, at_s: float) -> Draft:
         submit_s=at_s,
         duration_s=row.real("run_time"),
         user=row.text("user"),
-        cpus=row.whole_or_none("cpu_num") or 0,
         time_limit_s=row.real("wall_time") or None,
         state=_STATES[state],
         id_column="u_id",
