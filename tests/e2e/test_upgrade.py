@@ -167,14 +167,15 @@ class Site:
         every = self.box.jobs()
         return {name: {key: every[number][key] for key in keys} for name, number in self.jobs.items()}
 
-    def settled(self) -> dict[str, Any]:
-        """``shown``, once it has been the same for ten seconds: Slurm may refuse a start once."""
+    def settled(self, *, starting: bool = True) -> dict[str, Any]:
+        """``shown``, once it has been the same for ten seconds: Slurm may refuse a start once. ``starting``: the job
+        that is to be starting has been given its node."""
         seen = [self.shown()]
 
         def same() -> bool:
             time.sleep(10)
             seen.append(self.shown())
-            return seen[-1] == seen[-2] and _starts(seen[-1]["STARTING"])
+            return seen[-1] == seen[-2] and (not starting or _starts(seen[-1]["STARTING"]))
 
         self.box.wait("that nothing changes", same, 60)
         return seen[-1]
@@ -224,7 +225,7 @@ def test_no_job_is_lost_held_or_started_twice(box: Box, packages: Packages, old:
     assert "ended after" in site.host.sh(f"lucidctl explain {ended}")
     if back:
         site.job("submitted under the new one", lambda job: job["waits"], "-p", "vc-a", "--gres=gpu:1")
-        before = site.settled()
+        before = site.settled(starting=False)  # Slurm may have refused its start meanwhile
         site.switch(old)
         site.kept(before)
         assert "ended after" in site.host.sh(f"lucidctl explain {ended}")
