@@ -194,7 +194,7 @@ class JobProfile:
 def sound_profile(profile: JobProfile) -> JobProfile:
     """The same profile, once its shares and sizes have been checked.
 
-    Raises: ValueError: a value is no share or no size."""
+    Raises: ValueError: a value is not a share, or not a size."""
     for name in ("gpu_util", "mem_util"):
         if not 0 <= getattr(profile, name) <= 100:
             raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")

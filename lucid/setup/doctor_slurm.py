@@ -246,8 +246,8 @@ def _some(names: Sequence[str]) -> str:
 
 _CLUSTER: Table[Look] = (
     _Asked("bad", lambda s: s["SchedulerType"] == "sched/builtin",
-        "SchedulerType=sched/builtin: a job that Slurm alone decides about, and for which there is no room, stops "
-        "every start by Lucid behind it", "SchedulerType=sched/backfill, or order mode"),
+        "SchedulerType=sched/builtin: a job of which Slurm alone decides stops every start by Lucid behind it, as "
+        "long as there is no room for that job", "SchedulerType=sched/backfill, or order mode"),
     _Asked("bad", _other_labels,
         "MCSPlugin={s[MCSPlugin]}, MCSParameters={s[MCSParameters]}: Slurm keeps jobs with other labels off a job's "
         "nodes, which Lucid does not know, so it starts jobs there in vain",

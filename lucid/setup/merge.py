@@ -298,7 +298,7 @@ def _gres(
         return Gres()
     if gres is None:
         merged.refuse(
-            "there is no gres.conf beside slurm.conf, so that nobody here knows the GPUs' device files",
+            "there is no gres.conf beside slurm.conf, so the GPUs' device files are not known here",
             "put the gres.conf of the nodes here, with NodeName= in each line, and on every node the same",
         )
         return Gres()

@@ -383,7 +383,7 @@ def _rights(plan: Plan, machine: Machine, running: Site) -> None:
     """Plan to make lucidd a Slurm operator, as which it changes jobs."""
     if "slurmdbd" not in running.config.get(_KEEPS, ""):
         plan.refuse(
-            "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
+            "there is no slurmdbd: lucidd must be a Slurm operator, and only slurmdbd has the list of operators",
             "set up slurmdbd, or stay in observe mode"
             if plan.mode is not Mode.OBSERVE
             else "take jobs out of PrivateData in slurm.conf, or set up slurmdbd: else lucidd sees no job",

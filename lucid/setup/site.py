@@ -80,9 +80,9 @@ def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | No
     asked_s = (asked_s + now_s()) / 2
     unsealed = ""
     # slurmdbd is down, or there is none: doctor says what it can
-    rights = None if lucidd is None else _told(lambda: client.rights(lucidd), None)
-    limits, group_limits = limits_of(client), _told(client.group_limits, None)
-    preemption = _told(client.preemption, None)
+    rights = None if lucidd is None else _asked_or(lambda: client.rights(lucidd), None)
+    limits, group_limits = limits_of(client), _asked_or(client.group_limits, None)
+    preemption = _asked_or(client.preemption, None)
     try:
         client.seal("lucid doctor")
     except ClusterError as error:
@@ -96,10 +96,10 @@ def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | No
 
 def limits_of(client: CommandClient) -> Limits:
     """Limits on GPUs; none where slurmdbd is silent, or there is none."""
-    return _told(client.gpu_limits, Limits())
+    return _asked_or(client.gpu_limits, Limits())
 
 
-def _told(question: Callable[[], _T], otherwise: _T) -> _T:
+def _asked_or(question: Callable[[], _T], otherwise: _T) -> _T:
     with suppress(ClusterError):
         return question()
     return otherwise

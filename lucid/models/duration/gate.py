@@ -274,7 +274,7 @@ class IntervalTracker:
     def from_json(cls, data: object) -> IntervalTracker:
         """The tracker that `to_json` wrote. Models of earlier versions have no `longest_s`.
 
-        Raises: ValueError: levels out of range, or something that is no number."""
+        Raises: ValueError: a level is out of range, or a value is not a number."""
         stored = from_json(_Levels, data)
         tracker = cls(stored.residuals, stored.longest_s)
         tracker.low, tracker.high = stored.low, stored.high
