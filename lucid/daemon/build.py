@@ -23,7 +23,7 @@ from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
 from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
 from lucid.store.file import set_aside
-from lucid.store.port import Store, StoreDamaged
+from lucid.store.port import StoreDamaged
 from lucid.store.sqlite import SqliteStore
 
 _LOG = logging.getLogger("lucidd")
@@ -36,7 +36,7 @@ class Parts:
     settings: Settings
     client: SlurmClient
     breaker: Breaker
-    store: Store
+    store: SqliteStore
     source: ProfileSource
     clock: Clock
     predictor: Predictor | LiveModels

@@ -44,7 +44,8 @@ from lucid.slurm.view.power_saving import Boots, Power, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
-from lucid.store.port import JobNote, Store
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
 """From the numbers of each node's GPUs and the time: the GPUs that get no new start, by name."""
@@ -87,7 +88,7 @@ class SlurmCluster:
     def __init__(
         self,
         client: SlurmClient,
-        store: Store,
+        store: SqliteStore,
         profiles: ProfileSource,
         clock: Clock,
         slurm: SlurmSettings,

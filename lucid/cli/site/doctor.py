@@ -29,7 +29,7 @@ from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.pyslurm import make_client
 from lucid.store.lease import IN_MEMORY
-from lucid.store.port import Lease, Store, holder_is_dead
+from lucid.store.port import Lease, holder_is_dead
 from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
@@ -155,7 +155,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
         )
 
 
-def _store_to_leave(settings: Settings) -> Store:
+def _store_to_leave(settings: Settings) -> SqliteStore:
     """The store, paused. If it cannot be written (a full disk, another user's folder), one in memory with what can
     still be read of it: Slurm also has what must be done to the jobs."""
     try:
@@ -178,7 +178,7 @@ def _store_to_leave(settings: Settings) -> Store:
     return memory
 
 
-def _right_to_act(store: Store, settings: Settings) -> int:
+def _right_to_act(store: SqliteStore, settings: Settings) -> int:
     heartbeat = Path(settings.daemon.heartbeat)
     if somebody_may_act(store, heartbeat, time.time(), settings.daemon.lease_s):
         raise ConfigError(
@@ -202,7 +202,7 @@ def _right_to_act(store: Store, settings: Settings) -> int:
 def let_everything_go(
     settings: Settings,
     client: SlurmClient,
-    store: SqliteStore | Store,
+    store: SqliteStore,
     token: int,
     wait_s: float,
     say: Callable[[str], None],

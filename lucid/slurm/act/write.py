@@ -25,7 +25,8 @@ from lucid.slurm.own.state import Ownership
 from lucid.slurm.own.waits import MOST_PAUSE_S, begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote, Store
+from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote
+from lucid.store.sqlite import SqliteStore
 
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
@@ -47,7 +48,7 @@ class JobWriter:
     def __init__(
         self,
         client: SlurmClient,
-        store: Store,
+        store: SqliteStore,
         clock: Clock,
         settings: SlurmSettings,
         daemon: DaemonSettings,
