@@ -17,7 +17,7 @@ from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
 from lucid.slurm.accounting import Accounting, SacctClient
-from lucid.slurm.client import Breaker, SlurmClient
+from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SystemClock
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
@@ -34,7 +34,7 @@ class Parts:
     """The parts that a daemon is made of."""
 
     settings: Settings
-    client: SlurmClient
+    client: CommandClient
     breaker: Breaker
     store: SqliteStore
     source: ProfileSource

@@ -198,8 +198,8 @@ def _checked(config: Path) -> int:
 def turn_until(
     daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, upkeep: Callable[[], object]
 ) -> int:
-    """Turn until *stop* is set, or ``once``; ``upkeep`` of models runs meanwhile every ``models.every_h``. Returns the
-    exit status."""
+    """Turn until *stop* is set, or ``once``; ``upkeep`` of models runs meanwhile, every ``models.every_h``.
+    Returns the exit status."""
     logging.getLogger("apscheduler.executors").setLevel(logging.ERROR)
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)

@@ -27,7 +27,7 @@ from lucid.slurm.act.preempt import ClaimWatch
 from lucid.slurm.act.repair import Released, Repair
 from lucid.slurm.act.site_factors import SiteFactors
 from lucid.slurm.act.write import JobWriter
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.elastic.reports import Trouble
 from lucid.slurm.own.release import not_yet
 from lucid.slurm.own.state import ASSIGNED, JobState
@@ -87,7 +87,7 @@ class SlurmCluster:
 
     def __init__(
         self,
-        client: SlurmClient,
+        client: CommandClient,
         store: SqliteStore,
         profiles: ProfileSource,
         clock: Clock,

@@ -25,8 +25,9 @@ from lucid.setup.doctor import check_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.setup.site import see_site
-from lucid.slurm.client import Breaker, SlurmClient
+from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SlurmCluster, SystemClock
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import Lease, holder_is_dead
@@ -201,7 +202,7 @@ def _right_to_act(store: SqliteStore, settings: Settings) -> int:
 
 def let_everything_go(
     settings: Settings,
-    client: SlurmClient,
+    client: CommandClient,
     store: SqliteStore,
     token: int,
     wait_s: float,

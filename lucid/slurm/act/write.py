@@ -19,7 +19,8 @@ from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.act.ours_list import OursList
-from lucid.slurm.client import Changes, SlurmClient
+from lucid.slurm.client import Changes
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.own.reasons import Obstacles, with_cause
 from lucid.slurm.own.state import Ownership
 from lucid.slurm.own.waits import MOST_PAUSE_S, begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
@@ -47,7 +48,7 @@ class JobWriter:
 
     def __init__(
         self,
-        client: SlurmClient,
+        client: CommandClient,
         store: SqliteStore,
         clock: Clock,
         settings: SlurmSettings,

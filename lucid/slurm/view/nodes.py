@@ -18,7 +18,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, users_nodes
@@ -37,7 +37,7 @@ _RULES_S = 300.0
 class NodePolls:
     """Asks for the nodes when they are due."""
 
-    def __init__(self, client: SlurmClient, store: SqliteStore, every_s: float) -> None:
+    def __init__(self, client: CommandClient, store: SqliteStore, every_s: float) -> None:
         self._client = client
         self._store = store
         self._every_s = every_s
