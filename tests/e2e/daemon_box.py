@@ -17,6 +17,8 @@ from box import Box
 from lucid.core.job import JobProfile
 from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
+from lucid.slurm.act.prolog_extra import Items
+from lucid.slurm.commands import MUNGE, credential
 from lucid.store.port import ProfileRow
 from lucid.store.sqlite import SqliteStore
 
@@ -39,6 +41,23 @@ def has_measured(daemon: Lucidd, program: str) -> None:
         assert store.put_profile(row, f"before {gpus}", lease.token)
     store.drop_lease(lease.token)
     store.close()
+
+
+def seal(
+    box: Box,
+    job: str,
+    gpus: tuple[int, ...],
+    mem_mib: int | None = None,
+    speed: float | None = None,
+    *,
+    user: str = "lucid",
+    numbers: tuple[int, ...] = (),
+) -> str:
+    """The Extra of a job's start on these GPUs of n1, sealed by ``user`` as lucidd does it: for jobs that a test
+    starts itself."""
+    items = Items("n1", gpus, mem_mib, speed, numbers=numbers)
+    prefix = ["chroot", f"--userspec={user}", str(box.root)]
+    return f"{items.plain()};lucid-seal={credential([*prefix, *MUNGE, items.payload(int(job), 0)])}"
 
 
 class Lucidd:

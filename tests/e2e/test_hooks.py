@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from sealing import seal
+from daemon_box import seal
 
 from lucid.slurm.act.prolog_extra import Items
 from nvml_emulator import smi as nvidia_smi

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from box import OVER, Box
 from daemon_box import Lucidd, has_measured
-from own_testbed import own_testbed
 from test_site_prologs import EPILOG, PROLOG, WRAPPER, began, drained
+from testbeds import own_testbed
 
 from sbatch_fuzz.site import make_plain
 from testbed import cli

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from sealing import seal
+from daemon_box import seal
 
 STATE = "run/lucid-mps"
 UIDS = {"alice": 2001, "bob": 2002}

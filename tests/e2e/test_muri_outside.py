@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from box import Box
 from daemon_box import Lucidd
-from own_testbed import own_testbed
 from sampler_box import Emulated, SamplerBeside
+from testbeds import own_testbed
 
 from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.job import TimeShares

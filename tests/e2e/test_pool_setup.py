@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from box import Box
-from plain_slurm import slurms_own, typed
 from story_box import GATE, Site, story_site
+from testbeds import slurms_own, typed
 
 from json_schemas import trouble_with
 from lucid.setup.install import with_keys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from box import Box
 from daemon_box import Lucidd
-from own_testbed import own_testbed
+from testbeds import own_testbed
 
 from testbed import cli
 

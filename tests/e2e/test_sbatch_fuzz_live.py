@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from box import Box
-from own_testbed import own_testbed
+from testbeds import own_testbed
 
 from sbatch_fuzz.lines import Case, cases
 from sbatch_fuzz.play import play

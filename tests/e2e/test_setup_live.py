@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from box import Box
-from plain_slurm import PATH, give_wheel, plain_slurm, slurms_own, typed
+from testbeds import PATH, give_wheel, plain_slurm, slurms_own, typed
 
 from json_schemas import trouble_with
 

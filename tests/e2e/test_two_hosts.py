@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from box import Box
-from own_testbed import own_testbed
+from testbeds import own_testbed
 from two_hosts import Stream, TwoHosts
 
 from testbed import cli

@@ -179,7 +179,7 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
 
 
 def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
-    """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
+    """The tests' own are watched (conftest.py, testbeds.py); ``make cluster`` leaves one up on purpose."""
     begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
     found = set()
     for folder in ("slurm", "benchmarks", "tests", "tools"):
