@@ -1,7 +1,6 @@
 """A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
 
-Its daemons are left out: what is tried is who takes it down. On a real testbed:
-tests/e2e/test_testbed_lifetime_live.py.
+Its daemons are left out: what is tried is who takes it down.
 """
 
 from __future__ import annotations
