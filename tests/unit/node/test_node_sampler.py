@@ -375,27 +375,6 @@ def test_of_all_samples_none_is_lost_and_none_doubled_over_killed_samplers(node:
     assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * len(samples)
 
 
-def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
-    node.call("start", "--job", "7", "--gpus", "0")
-    pid = node.wait_for_sampler()
-
-    def taken() -> int:
-        return len(node.samples())
-
-    until(lambda: taken() > 3)
-    node.board.path.unlink()
-    before = taken()
-    until(lambda: taken() > before + 5)
-    node.board.generation += 1
-    node.board.gpus[0] = Gpu(80, 30, 2000)
-    node.board.write()
-    until(lambda: any(not sample.gpus[0].lost and sample.gpus[0].gpu_util == 80 for sample in node.samples()))
-    assert running_pid(node.paths) == pid
-    node.call("stop", "--job", "7")
-    notes = read_profile_files(node.paths.profiles).summaries["7"][0].notes
-    assert any("was lost" in note for note in notes)
-
-
 def test_the_speed_of_a_pair_is_seen_and_a_guest_brings_its_profile(
     sampler: Sampler, source: Readings, tmp_path: Path
 ) -> None:

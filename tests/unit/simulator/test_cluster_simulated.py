@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from builders import HEAVY, LIGHT, VC, a_cluster, a_trace, at, by, nodes, replay
 from examples import tried
 from lucid.config.policy import BackfillSettings, OverheadSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
-from lucid.core.job import JobProfile, Pending, Running, Stage
+from lucid.core.job import JobProfile, Running, Stage
 from lucid.core.node import Node, Window
-from lucid.core.ports import Capability
 from lucid.core.reasons.queue import FairOrder
 from lucid.errors import ConfigError, TraceError
 from lucid.models.history import HistoryPredictor
@@ -90,38 +88,12 @@ def run_out(cluster: SimulatedCluster) -> None:
         cluster.advance(at_s)
 
 
-def test_a_job_alone_ends_after_its_duration() -> None:
-    cluster = a_cluster(a_trace(by("a", 1, 123.0, 7.0)), profiled=lambda job: False)
-    assert cluster.next_event_s() == 7.0
-    cluster.advance(7.0)
-    cluster.advance(10.0)
-    start(cluster, "a", "vc-1:0")
-    run_out(cluster)
-    outcome = cluster.outcomes["a"]
-    assert (outcome.start_s, outcome.end_s, outcome.queue_s, outcome.jct_s) == (10.0, 133.0, 3.0, 126.0)
-
-
 def test_pair_speeds_move_the_ends_exactly() -> None:
     cluster = pair()
     run_out(cluster)
     # a at 0.5: 800 s of its 1000 s are done when b at 0.25 has done 400 s, at 100 + 1600; then 200 s alone
     assert cluster.outcomes["b"].end_s == pytest.approx(1700.0)
     assert cluster.outcomes["a"].end_s == pytest.approx(1900.0)
-
-
-def test_the_survivor_of_a_pair_recovers() -> None:
-    cluster = pair()
-    cluster.advance(1700.0)
-    (left,) = cluster.observe().partitions[VC].running
-    assert (left.job.id, left.partner) == ("a", None)
-    assert (cluster.jobs.busy_gpus, cluster.jobs.shared_gpus) == (1, 0)
-
-
-def test_time_spent_packed_is_counted_for_both() -> None:
-    cluster = pair()
-    run_out(cluster)
-    assert {j: o.packed_s for j, o in cluster.outcomes.items()} == {"a": 1600.0, "b": 1600.0}
-    assert all(o.packed for o in cluster.outcomes.values())
 
 
 def test_without_mending_the_survivor_of_the_first_placed_stays_slow() -> None:
@@ -157,16 +129,6 @@ def test_a_pair_shows_its_speeds_after_a_minute_and_makes_a_memory() -> None:
     shown = {entry.job.id: entry.profile for entry in cluster.observe().partitions[VC].running}
     seen = {job: (found.seen_beside, found.seen_speed) for job, found in shown.items() if found is not None}
     assert seen == {"a": ("b", 0.5), "b": ("a", 0.25)}
-
-
-@pytest.mark.parametrize("leaves", ["a", "b"])
-def test_a_pair_that_parts_before_a_sampler_could_judge_it_leaves_nothing(leaves: str) -> None:
-    memory = PairMemory()
-    cluster = pair(memory=memory)
-    cluster.advance(159.0)
-    cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
-    cluster.advance(160.0)
-    assert len(memory) == 0
 
 
 def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
@@ -254,14 +216,6 @@ def test_readings_are_shown_only_after_t_prof(cold: bool, t_prof_s: float) -> No
     assert member(cluster, PROFILING).profile == LIGHT
 
 
-def test_a_job_that_was_not_profiled_is_measured_in_place() -> None:
-    cluster = alone(by("a", 1, 500.0, profile=HEAVY))
-    cluster.advance(79.0)
-    assert member(cluster, VC).profile is None
-    cluster.advance(80.0)
-    assert (member(cluster, VC).profile, member(cluster, VC).stage) == (HEAVY, Stage.MAIN)
-
-
 def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:
     cluster = alone(by("a", 1, 500.0, profile=HEAVY))
     cluster.advance(50.0)
@@ -272,40 +226,6 @@ def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:
     assert member(cluster, VC).profile is None
     cluster.advance(140.0)
     assert member(cluster, VC).profile == HEAVY
-
-
-def test_ends_come_before_arrivals_at_the_same_instant() -> None:
-    outcomes, _ = replay("fifo", a_trace(by("a", 1, 100.0), by("b", 1, 5.0, 100.0)), {VC: nodes(1, 1)})
-    assert outcomes["b"].start_s == 100.0
-
-
-def test_what_ended_is_reported_once() -> None:
-    cluster = alone(by("a", 1, 30.0, state="FAILED"))
-    cluster.advance(30.0)
-    (ended,) = cluster.observe().ended
-    assert (ended.job.id, ended.ran_s, ended.end_s, ended.state) == ("a", 30.0, 30.0, "FAILED")
-    assert not cluster.observe().ended
-
-
-def test_a_job_of_no_duration_ends_at_once() -> None:
-    outcomes, _ = replay("fifo", a_trace(by("a", 1, 0.0, 5.0)), {VC: nodes(1, 1)})
-    assert (outcomes["a"].end_s, outcomes["a"].jct_s) == (5.0, 0.0)
-
-
-@pytest.mark.parametrize("rule", [lambda job: True, lambda job: job.gpus == 1], ids=["all", "small"])
-def test_new_jobs_enter_where_job_submit_sends_them(rule: Callable[..., bool]) -> None:
-    trace = a_trace(by("small"), by("large", 4))
-    cluster = a_cluster(trace, profiled=rule, profiling_nodes=nodes(1, prefix="p"))
-    cluster.advance(0.0)
-    rooms = cluster.observe().partitions
-    inside = {e.job.id for e in rooms[PROFILING].pending if isinstance(e, Pending)}
-    assert inside == {item.job.id for item in trace.jobs if rule(item.job)}
-
-
-def test_without_profiling_nodes_the_cluster_cannot_profile() -> None:
-    trace = a_trace(by("a"))
-    assert Capability.PROFILE not in a_cluster(trace).capabilities
-    assert Capability.PROFILE in a_cluster(trace, profiling_nodes=nodes(1, prefix="p")).capabilities
 
 
 def test_a_vc_named_like_the_profiling_partition_is_an_error_that_says_what_to_do() -> None:
@@ -353,13 +273,6 @@ def test_events_name_nodes_vcs_or_all_and_come_again(tmp_path: Path) -> None:
         "b-1": (maintenance,)
     }
     assert found.downs == dict.fromkeys(("a-1", "a-2", "b-1"), (Window(36000.0, None, "down"),))
-
-
-def test_a_trace_with_dates_takes_dates(tmp_path: Path) -> None:
-    found = read(tmp_path, "window,b,2024-01-02T06:00,2024-01-02 08:00:00,day,m", epoch_s=1704067200.0)
-    first, second, *_ = found.windows["b-1"]
-    assert (first.from_s, first.until_s, second.from_s) == (DAY + 21600, DAY + 28800, 2 * DAY + 21600)
-    assert len(found.windows["b-1"]) == 9  # up to the last submission
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,9 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.orchestrator.registry import requirements_of
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import EpochTable
-from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
+from lucid.simulator.compare import applicable, compare_policies
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
     Held,
@@ -186,22 +185,6 @@ def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool,
         assert reason is None or reason.startswith("needs ")
 
 
-def test_assumptions_are_read_off_what_a_policy_needs() -> None:
-    words = {name: requirements_of(policy(name)).text() for name in ("fifo", "srtf", "lucid", "muri-l", "elastic")}
-    assert words["fifo"] == "no durations; code: unchanged"
-    assert words["lucid"] == "estimated durations; code: unchanged"
-    assert words["srtf"] == "TRUE durations, preempts; code: checkpoints"
-    assert words["muri-l"].startswith("no durations, preempts; code: an executor")
-    assert "resizes" in words["elastic"]
-    assert requirements_of(policy("srtf")).data()["durations"] == "true"
-
-
-def test_ablations_are_for_those_who_ask() -> None:
-    assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
-    assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
-    assert "muri-l-2" in ABLATIONS
-
-
 def test_several_processes_find_what_one_finds() -> None:
     heard: list[str] = []
     names = ["fifo", "srtf", "muri-l", "elastic", "tiresias"]
@@ -252,10 +235,3 @@ def test_the_command_prints_one_table_one_page_and_json(tmp_path: Path) -> None:
         assert found["not_applicable"].keys() >= {"muri-s", "muri-l", "elastic"}
         assert found["assumptions"]["lucid"]["code"] == ""
         assert set(found["results"]) == set(found["assumptions"]) - set(found["not_applicable"])
-
-
-def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
-    trace = tmp_path / "plain.csv"
-    write_trace(PLAIN_TRACE, trace)
-    with pytest.raises(ConfigError, match="none of the policies can run"):
-        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)
