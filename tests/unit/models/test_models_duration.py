@@ -201,6 +201,10 @@ def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, .
         DurationModel.from_json(data, source="m.json")
 
 
+def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
+    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model"
+
+
 def test_the_limit_caps_the_estimate_and_its_interval(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:

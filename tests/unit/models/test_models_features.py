@@ -93,7 +93,9 @@ def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, 
     jobs = jobs_of(rows)
     late = jobs_of([("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
     both = jobs_of([*rows, ("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
-    np.testing.assert_array_equal(DurationHistory.from_jobs(jobs).facts(late), replay(both)[len(rows) :])
+    history = DurationHistory.from_jobs(jobs)
+    assert len(history) == len(rows)
+    np.testing.assert_array_equal(history.facts(late), replay(both)[len(rows) :])
 
 
 def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:

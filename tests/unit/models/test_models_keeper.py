@@ -24,7 +24,7 @@ from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.bins import Bins
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Rules
-from scenes.models import cluster, job_log, light_training, measured
+from scenes.models import cluster, damaged, job_log, light_training, measured
 
 pytest.importorskip("interpret")
 NOW = datetime(2024, 5, 8, tzinfo=UTC)
@@ -236,6 +236,18 @@ def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list
     assert "the best statistic" in invoke("show", "duration", "--version", 2, *library)
 
 
+def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
+    config = tmp_path / "lucid.toml"
+    config.write_text('[models]\njobs = "jobs.csv"\nlibrary = "kept"\n')
+    assert "no version is in service" in invoke("train", "--due", "--config", config)
+    assert (tmp_path / "kept" / "duration" / "v0001.json").exists()
+    assert "nothing calls for training" in invoke("train", "--due", "--config", config)
+    found, _ = json.loads(invoke("status", "--json", "--config", config))
+    assert (found["action"], found["new"], found["suspended"]) == ("nothing", 120, None)
+    assert 0.3 < found["drift"]["error_ratio"] < 0.8
+    assert "duration" in invoke("status", "--config", config)
+
+
 def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
     def error(*args: object) -> LucidError:
         found = CliRunner().invoke(models, [str(arg) for arg in args]).exception
@@ -250,3 +262,24 @@ def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
     assert "no version of duration is in service" in str(error("show", "duration", *library))
     with pytest.raises(ModelError, match="known are duration, share"):
         find_kind("weather")
+
+
+def _draw_few(library: Library) -> None:
+    """Leave three tables of the duration model: every picture takes as long as the next."""
+    data = library.show("duration").data
+    kept = [term for term in data["tables"]["terms"] if term["name"] in ("same_request", "hour", "user_upper")]
+    library.promote("duration", library.add("duration", damaged(data, ("tables", "terms"), kept), {}))
+
+
+def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
+    library = Library(tmp_path / "library")
+    usages, pairings = measured(9)
+    DURATION.train(library, by_end(jobs, 300))
+    SHARE.train(library, (usages, pairings))
+    PAIRS.train(library, (usages, pairings))
+    _draw_few(library)
+    for name in ("duration", "share", "pairs"):
+        out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
+        assert "written:" in out
+    assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
+    assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()

@@ -355,6 +355,20 @@ def test_an_explanation_as_json() -> None:
     assert json.loads(json.dumps(prediction_data(TOLD))) == json.loads((GOLDEN / "prediction.json").read_text())
 
 
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        (Term("demand mean", "4 GPUs", 5.0), "mean of all jobs with 4 GPUs"),
+        (Term("near limit", "9 users", 5.0), "median of 9 users who had jobs with such a time limit"),
+        (Term("default", "1 GPUs", 5.0), "nothing has finished yet"),
+    ],
+)
+def test_an_anchor_in_words(term: Term, words: str) -> None:
+    only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
+    assert words in prediction_lines(only, "alice")[1]
+    assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
+
+
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:
     """Means over many one-second jobs would have every partner nearly done, and leave all GPUs to one job each."""
     learned = LearnedPredictor.from_served(

@@ -222,6 +222,9 @@ def test_jobs_without_an_estimate_are_refused_unless_some_are_enough(tmp_path: P
     with pytest.raises(TraceError, match="1 of 2 jobs of trace 'test' have no row \\(the first is '1'\\)"):
         read_estimates(tmp_path / "e.csv", TRACE)
     assert read_estimates(tmp_path / "e.csv", TRACE, partial=True) == {"2": 5.0}
+    (tmp_path / "e.csv").write_text("job_id,duration_s\n77,5\n")
+    with pytest.raises(TraceError, match="none of its 1 job ids is in trace 'test'"):
+        read_estimates(tmp_path / "e.csv", TRACE, partial=True)
 
 
 def test_a_model_is_run_dry_once_and_later_jobs_reuse_what_that_showed() -> None:  # M1

@@ -96,16 +96,6 @@ def test_pair_speeds_move_the_ends_exactly() -> None:
     assert cluster.outcomes["a"].end_s == pytest.approx(1900.0)
 
 
-def test_without_mending_the_survivor_of_the_first_placed_stays_slow() -> None:
-    mended, slow = pair(Semantics.PUBLISHED_MENDED, 400.0, 1000.0), pair(Semantics.PUBLISHED, 400.0, 1000.0)
-    for cluster in (mended, slow):
-        run_out(cluster)
-        assert cluster.outcomes["a"].end_s == pytest.approx(100.0 + 400.0 / 0.5)
-    # b has done 200 s when a ends at 900 s; 800 s are left
-    assert mended.outcomes["b"].end_s == pytest.approx(900.0 + 800.0)
-    assert slow.outcomes["b"].end_s == pytest.approx(900.0 + 800.0 / 0.25)
-
-
 def test_the_partner_of_a_parted_job_recovers_and_the_parted_one_starts_over() -> None:
     cluster = pair()
     cluster.advance(500.0)
@@ -129,6 +119,16 @@ def test_a_pair_shows_its_speeds_after_a_minute_and_makes_a_memory() -> None:
     shown = {entry.job.id: entry.profile for entry in cluster.observe().partitions[VC].running}
     seen = {job: (found.seen_beside, found.seen_speed) for job, found in shown.items() if found is not None}
     assert seen == {"a": ("b", 0.5), "b": ("a", 0.25)}
+
+
+@pytest.mark.parametrize("leaves", ["a", "b"])
+def test_a_pair_that_parts_before_a_sampler_could_judge_it_leaves_nothing(leaves: str) -> None:
+    memory = PairMemory()
+    cluster = pair(memory=memory)
+    cluster.advance(159.0)
+    cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
+    cluster.advance(160.0)
+    assert len(memory) == 0
 
 
 def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
@@ -273,6 +273,13 @@ def test_events_name_nodes_vcs_or_all_and_come_again(tmp_path: Path) -> None:
         "b-1": (maintenance,)
     }
     assert found.downs == dict.fromkeys(("a-1", "a-2", "b-1"), (Window(36000.0, None, "down"),))
+
+
+def test_a_trace_with_dates_takes_dates(tmp_path: Path) -> None:
+    found = read(tmp_path, "window,b,2024-01-02T06:00,2024-01-02 08:00:00,day,m", epoch_s=1704067200.0)
+    first, second, *_ = found.windows["b-1"]
+    assert (first.from_s, first.until_s, second.from_s) == (DAY + 21600, DAY + 28800, 2 * DAY + 21600)
+    assert len(found.windows["b-1"]) == 9  # up to the last submission
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.predictors import PackingModels
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import synthesise
@@ -97,12 +96,6 @@ def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked
     assert bool(why) is bool(scenario.not_profiled)
 
 
-@pytest.mark.parametrize(("policy", "jct_s"), [("fifo", 100.0), ("sjf", 100.0), ("srtf", 101.0), ("tiresias", 101.0)])
-def test_published_loops_notice_an_end_one_tick_late(policy: str, jct_s: float) -> None:
-    assert ran(Scenario(ONE, {"vc": 1}, semantics=Semantics.PUBLISHED), policy)["j"].jct_s == jct_s
-    assert ran(Scenario(ONE, {"vc": 1}), policy)["j"].jct_s == 100.0
-
-
 @pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
 def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any]) -> None:
     jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
@@ -129,22 +122,6 @@ def test_packing_models_answer_beside_given_estimates(given: bool) -> None:
     assert (found.share_score, found.share_source) == (2, "share tree")
     assert (found.duration_s == 77.0) is given
     assert found.share_splits is not None
-
-
-def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
-    trace = a_trace(
-        by("short", 1, 50.0), by("one", 1, 200.0, rank=1), by("two", 1, 300.0, rank=2), by("wide", 8, 400.0, rank=3)
-    )
-    scenario = Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED)
-    outcomes = ran(scenario, "lucid")
-    assert outcomes["short"].ended_in_profiling
-    assert outcomes["short"].job.vc == "vc"
-    assert outcomes["short"].jct_s == 50.0
-    # two GPUs profile: the third job waits 50 s for one; that counts as its queueing, yet it started at once
-    assert (outcomes["one"].queue_s, outcomes["one"].jct_s) == (0.0, 201.0)
-    assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
-    assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
-    assert simulate(scenario, "lucid").total_gpus == 34
 
 
 HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"
@@ -182,19 +159,6 @@ def test_an_absurd_value_is_refused_with_file_line_and_remedy(tmp_path: Path, ro
 def test_values_at_the_bounds_are_taken(tmp_path: Path) -> None:
     trace = read_trace(pack(tmp_path, f"2,ann,a,100000,{20 * 365 * 86400},{10 * 365 * 86400},timeout,100,100,2730"))
     assert len(trace.jobs) == 2
-
-
-@pytest.mark.parametrize("column", ["gpu_util", "mem_util"])
-def test_our_own_format_refuses_a_utilisation_above_100(tmp_path: Path, column: str) -> None:
-    path = tmp_path / "own.csv"
-    write_trace(read_trace(pack(tmp_path, "2,ann,a,1,599,63,,77,78,2730")), path)
-    at = path.read_text(encoding="utf-8").splitlines()[1].split(",").index(column)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    cells = lines[-1].split(",")
-    cells[at] = "900"
-    path.write_text("\n".join([*lines[:-1], ",".join(cells), ""]), encoding="utf-8")
-    with pytest.raises(TraceError, match=f"column '{column}': '900' is above 100"):
-        read_trace(path)
 
 
 def test_lines_that_end_in_a_carriage_return_alone_are_lines(tmp_path: Path) -> None:

@@ -373,7 +373,16 @@ def test_elapsed(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [("48000Mn", 96000), ("4Gc", 16384), ("1024K", 1), ("1T", 1048576), ("7.50G", 7680), ("12", 12), ("G", None)],
+    [
+        ("48000Mn", 96000),
+        ("4Gc", 16384),
+        ("2147486448Mn", 11200),
+        ("1024K", 1),
+        ("1T", 1048576),
+        ("7.50G", 7680),
+        ("12", 12),
+        ("G", None),
+    ],
 )
 def test_memory(text: str, mib: int | None) -> None:
     assert mem_mib(text, nodes=2, cpus=4) == mib
