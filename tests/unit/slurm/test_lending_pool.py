@@ -142,7 +142,7 @@ def test_where_nothing_may_be_lent_a_job_waits_for_its_own(
     told = site.ctl("explain", "2")
     if lending == "quota":
         assert "VC a holds 4 of its quota of 4 GPUs: no room for the 2 of this job" in told
-    assert "borrow" not in told
+        assert "borrow" not in told
 
 
 def test_what_a_vc_has_borrowed_is_worked_out_anew_after_a_restart_without_a_store(tmp_path: Path) -> None:
