@@ -10,20 +10,8 @@ from pathlib import Path
 from lucid.accounting.log_rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
 from lucid.accounting.sacct import as_lines, is_sacct
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces.formats import (
-    helios,
-    muri,
-    openb,
-    own,
-    pack,
-    parallel,
-    pbs,
-    philly,
-    pollux,
-    sacct,
-    swf,
-    table,
-)
+from lucid.simulator.traces.formats import muri, own, pbs, pollux, sacct, swf, table
+from lucid.simulator.traces.formats.csv_logs import LOGS
 from lucid.simulator.traces.record import Trace
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
@@ -39,11 +27,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lucid": Format(own.ABOUT, own.read),
-    "pack": Format(pack.ABOUT, pack.read),
-    "philly": Format(philly.ABOUT, philly.read),
-    "helios": Format(helios.ABOUT, helios.read),
-    "openb": Format(openb.ABOUT, openb.read),
-    "parallel": Format(parallel.ABOUT, parallel.read),
+    **{name: Format(log.about, log.read) for name, log in LOGS.items()},
     "pollux": Format(pollux.ABOUT, pollux.read),
     "sacct": Format(sacct.ABOUT, sacct.read),
     "muri": Format(muri.ABOUT, muri.read),
@@ -152,11 +136,7 @@ def _sniff(source: Source, first: str, line: int) -> str:
 
 
 _NEEDED = {
-    "pack": pack.NEEDED,
-    "philly": philly.NEEDED,
-    "helios": helios.NEEDED,
-    "openb": openb.NEEDED,
-    "parallel": parallel.NEEDED,
+    **{name: log.needed for name, log in LOGS.items()},
     "sacct": ("JobID", "Submit", "State", "Elapsed", "AllocTRES"),
 }
 

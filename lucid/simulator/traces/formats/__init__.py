@@ -1,1 +1,1 @@
-"""One module for each format of traces: ``ABOUT`` says what it is, ``read`` reads it."""
+"""The formats of traces: ``ABOUT`` says what one is, ``read`` reads it; logs in CSV are rows of one table."""
