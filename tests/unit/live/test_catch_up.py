@@ -18,7 +18,6 @@ from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.reasons.queue import FreeGpus, Reserved
-from lucid.daemon.build import Parts
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
@@ -27,7 +26,6 @@ from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, as_foreseen
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
-from lucid.slurm.client import Breaker
 from lucid.store.port import JobNote
 from lucid.store.sqlite import SqliteStore
 from scenes.hostile import start
@@ -136,18 +134,14 @@ class Forgetful(FakeSlurm):
 
 
 class Absent(Site):
-    def start(self, holder: str = "one") -> Daemon:
-        if not isinstance(self.slurm, Forgetful):
-            self.slurm = self.sampler.slurm = Forgetful(self.slurm.machines, now=1e6)
-            self.books = Books(self.slurm)
-        self.store = SqliteStore(self.folder / "lucid.db")
+    def __init__(self, folder: Path, **daemon: Any) -> None:
+        super().__init__(folder, slurm=Forgetful, **daemon)
+
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
+        if "books" not in self.__dict__:
+            self.books, self.slurm.now = Books(self.slurm), 1e6
         self.predictor = WithContention(HistoryPredictor(2000.0))
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, accounting=self.books, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, accounting=self.books, **parts)
 
     def away(self, seconds: float) -> None:
         """The daemon is killed; Slurm goes on, and forgets."""

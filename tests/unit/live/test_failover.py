@@ -9,15 +9,10 @@ import pytest
 
 from daemon_site import Site
 from fake_slurm import FakeSlurm
-from lucid.daemon.build import Parts
-from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
 from lucid.errors import ClusterUnavailable
-from lucid.models.history import HistoryPredictor
-from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import holder_is_dead
-from lucid.store.sqlite import SqliteStore
 
 TURN_S = 2.0
 
@@ -32,15 +27,9 @@ class Wrong:
         return self._slurm.now + self._off_s
 
 
-def other(site: Site, off_s: float = 0.0, client: Any = None) -> Daemon:
+def other(site: Site, off_s: float = 0.0, **parts: Any) -> Daemon:
     """A lucidd on another host, whose clock is off."""
-    slurm = site.slurm
-    parts = Parts(
-        site.settings, client or slurm, Breaker(lambda: slurm.now), SqliteStore(site.folder / "lucid.db"),
-        site.sampler, Wrong(slurm, off_s), WithContention(HistoryPredictor(2000.0)),
-        monotonic_s=lambda: slurm.now,
-    )  # fmt: skip
-    return Daemon(parts, "elsewhere:1:1")
+    return site.lucidd("elsewhere:1:1", clock=Wrong(site.slurm, off_s), **parts)
 
 
 @pytest.mark.parametrize("off_s", [-3600.0, 0.0, 3600.0])
@@ -135,19 +124,16 @@ def test_between_turns_and_in_one_that_hangs_nothing_keeps_the_lease(site: Site)
 def test_the_heartbeat_names_its_host_and_who_stands_by(site: Site) -> None:
     site.daemon.turn()
     beat = read_heartbeat(site.folder / "run/heartbeat")
-    assert beat is not None
     assert (beat.host, beat.standby) == (socket.gethostname(), "")
     second = other(site)
     second.turn()
     site.daemon.turn()
     beat = read_heartbeat(site.folder / "run/heartbeat")
-    assert beat is not None
     assert beat.standby == socket.gethostname()
     for _ in range(20):  # the second one dies
         site.daemon.turn()
         site.slurm.advance(TURN_S)
     beat = read_heartbeat(site.folder / "run/heartbeat")
-    assert beat is not None
     assert beat.standby == ""
 
 

@@ -325,7 +325,7 @@ def test_an_unreadable_job_that_slurm_holds_itself_is_let_go_once(site: Site) ->
     """After a request that nothing can fill slurmctld sets the priority to 0 itself (seen on 24.11)."""
     site.daemon.turn()
     site.submit("1")
-    site.slurm.records["1"] = replace(site.slurm.records["1"], unread="ValueError: x", request=Request())
+    site.slurm._set("1", unread="ValueError: x", request=Request())
     release = site.slurm.release
 
     def held_again(job_id: str) -> None:

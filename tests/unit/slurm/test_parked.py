@@ -145,7 +145,7 @@ def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> No
 def test_one_whose_lease_is_due_is_told_nothing_else_in_that_round(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.now = 270.0
-    stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment="lucid:off")
+    stage.slurm._set("1", comment="lucid:off")
     stage.look()
     stage.mend()
     assert written(stage) == ["update"]
@@ -172,7 +172,7 @@ def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -
     parked(stage, "1")
     for now_s, comment in ((61.0, ""), (270.0, "lucid:off"), (271.0, "lucid:off")):
         stage.slurm.now = now_s
-        stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment=comment)
+        stage.slurm._set("1", comment=comment)
         stage.mend()
     assert stage.slurm.records["1"].state == "RUNNING"
 
