@@ -21,7 +21,7 @@ from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
-from lucid.core.ports import Applied, Capability
+from lucid.core.ports import Applied
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.daemon.learning.training import UPKEEP, Upkeep
 from lucid.daemon.policies import LivePolicy
@@ -31,8 +31,6 @@ from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import ClusterUnavailable, Refusal, StoreError
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.planner import PolicyHost
-from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.registry import make_policy
 from lucid.profiler import waste
 from lucid.profiler.summary import Summary
@@ -169,26 +167,6 @@ def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path, monkeypatch: 
 def test_another_version_left_something_else() -> None:
     for junk in (None, 3, [], {"promises": 3}, {"promises": {"a": 3}}, {"promises": {"a": ["b", "x", 1]}}):
         assert Counters(junk).to_dict()["promises"] == {}
-
-
-def test_a_hosted_policy_is_the_policy_otherwise_and_its_plans_are_timed() -> None:
-    class Inner:
-        name, rules, needs = "inner", PolicyRules(claims=True), frozenset[Capability]()
-
-        def plan(self, snapshot: Snapshot) -> Plan:
-            return Plan(snapshot.now_s)
-
-    ticks = iter([1.0, 1.25])
-    took: list[float] = []
-    host = PolicyHost(
-        lambda _: Inner(),  # type: ignore[arg-type, return-value]
-        FixedPredictor(),
-        took=took.append,
-        clock_s=lambda: next(ticks),
-    )
-    assert (host.name, host.rules, host.needs) == ("inner", Inner.rules, frozenset())
-    assert host.plan(Snapshot(5.0, {})).now_s == 5.0
-    assert took == [0.25]
 
 
 def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:

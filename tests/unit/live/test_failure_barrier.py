@@ -84,7 +84,7 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site)
         client.error = None
         site.slurm.advance(30.0)
         site.daemon.turn()
-        assert site.daemon._barrier.failed == 0, error
+        assert (site.daemon._barrier.failed, site.store.view("status")["last_error"]) == (0, ""), error
         assert read_heartbeat(beat) != before, error
     site.turns(200.0)
     assert site.slurm.records["1"].state == "RUNNING"
