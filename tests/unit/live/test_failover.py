@@ -10,6 +10,7 @@ import pytest
 from daemon_site import Site
 from fake_slurm import FakeSlurm
 from lucid.daemon.loop import Daemon
+from lucid.errors import ClusterUnavailable
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import holder_is_dead
 
