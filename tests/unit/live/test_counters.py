@@ -199,50 +199,23 @@ OUTCOMES = (
 )
 
 
-def test_jct_and_queueing_by_hand() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
-    assert figures["jobs"] == 4
-    assert figures["avg_jct_s"] == pytest.approx((100 + 90 + 300 + 100) / 4)
-    assert figures["avg_queue_s"] == pytest.approx((0 + 30 + 100 + 10) / 4)
-    assert figures["median_jct_s"] == pytest.approx(100.0)
-    assert figures["median_queue_s"] == pytest.approx(20.0)
-    # linear between ranks: the 90th of 0, 10, 30, 100 is seven tenths of the way from 30 to 100
-    assert figures["p90_queue_s"] == pytest.approx(79.0)
-    assert figures["p999_queue_s"] == pytest.approx(100.0, abs=0.3)
-
-
-def test_jobs_above_eight_gpus_are_large() -> None:
-    figures = run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))
-    assert LARGE_GPUS == 8
-    assert figures["large_jobs"] == 2
-    assert figures["avg_jct_large_s"] == pytest.approx((300 + 100) / 2)
-
-
-def test_counts_and_makespan() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
-    assert figures["makespan_s"] == 320.0
-    assert (figures["preemptions"], figures["packed_jobs"], figures["packed_share"]) == (3, 2, 0.5)
-    assert figures["ended_in_profiling"] == 1
-    assert (figures["wall_s"], figures["cpu_s"], figures["predictor"]) == (0.5, 0.25, "history")
-
-
-def test_a_job_that_never_ran_is_counted_and_left_out_of_the_means() -> None:
-    never = JobOutcome(a_job("never", 99), 50.0)
-    figures = run_metrics(a_run(*OUTCOMES, never))
-    assert (figures["jobs"], figures["impossible_jobs"]) == (4, 1)
-    assert figures["avg_jct_s"] == run_metrics(a_run(*OUTCOMES))["avg_jct_s"]
-
-
-def test_groups_are_parts_of_the_whole() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
+def test_figures_of_a_run_by_hand() -> None:
+    figures = run_metrics(a_run(*OUTCOMES, JobOutcome(a_job("never", 99), 50.0)))
+    by_hand = {
+        "jobs": 4, "impossible_jobs": 1, "avg_jct_s": (100 + 90 + 300 + 100) / 4, "median_jct_s": 100.0,
+        "avg_queue_s": (0 + 30 + 100 + 10) / 4, "median_queue_s": 20.0, "makespan_s": 320.0, "preemptions": 3,
+        # linear between ranks: the 90th of 0, 10, 30, 100 is seven tenths of the way from 30 to 100
+        "p90_queue_s": 79.0, "p999_queue_s": 99.79, "packed_jobs": 2, "packed_share": 0.5, "ended_in_profiling": 1,
+        "wall_s": 0.5, "cpu_s": 0.25, "large_jobs": 2, "avg_jct_large_s": (300 + 100) / 2,
+    }  # fmt: skip
+    assert {name: figures[name] for name in by_hand} == pytest.approx(by_hand)
+    assert figures["predictor"] == "history"
     assert {vc: group["jobs"] for vc, group in figures["by_vc"].items()} == {"v": 3, "w": 1}
     assert figures["by_vc"]["w"]["avg_jct_s"] == 90.0
-    assert {size: group["jobs"] for size, group in figures["by_size"].items()} == {
-        "1": 1,
-        "2-4": 1,
-        "5-8": 0,
-        ">8": 2,
-    }
+    sizes = {size: group["jobs"] for size, group in figures["by_size"].items()}
+    assert sizes == {"1": 1, "2-4": 1, "5-8": 0, ">8": 2}
+    assert LARGE_GPUS == 8
+    assert run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))["large_jobs"] == 2
 
 
 @pytest.mark.parametrize("gpus", range(1, 40))
