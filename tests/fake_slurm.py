@@ -48,7 +48,7 @@ def unsealed(extra: str) -> str:
 
 @dataclass
 class FakeSlurm:
-    """See ``SlurmClient``; times in seconds from 0."""
+    """See ``CommandClient``; times in seconds from 0."""
 
     machines: list[SlurmNode]
     now: float = 0.0
@@ -322,7 +322,7 @@ class FakeSlurm:
             self._set(other.id, flags=frozenset(), placement=())
         return (NodeGpus(node.name, mask),)
 
-    # -- SlurmClient -----------------------------------------------------------------------------------------
+    # -- CommandClient -----------------------------------------------------------------------------------------
 
     def network(self) -> Network:
         return self.switches

@@ -24,7 +24,7 @@ from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import Predictions, isolated, make_policies
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class PolicyMemory:
     """Stores the memory of the policy called ``policy``, and of those in ``own``, by partition. A killed daemon loses
     the last half minute: a shadow goes on from when it was stored, with what is known by then."""
 
-    def __init__(self, store: Store, policy: str, own: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: SqliteStore, policy: str, own: Mapping[str, str] | None = None) -> None:
         self._store = store
         self._policy, self._own = policy, dict(own or {})
         self._kept: Mapping[str, object] = {}

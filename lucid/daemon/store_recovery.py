@@ -11,7 +11,8 @@ from pathlib import Path
 
 from lucid.errors import StoreError
 from lucid.slurm.heartbeat import read_heartbeat
-from lucid.store.port import JobNote, ProfileRow, Store
+from lucid.store.port import JobNote, ProfileRow
+from lucid.store.sqlite import SqliteStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Carried:
     """Whether this is newer than what the new store holds. False where another daemon has the lease there: its notes
     stay."""
 
-    def put(self, store: Store, token: int) -> None:
+    def put(self, store: SqliteStore, token: int) -> None:
         """Write it into *store*; what was set there meanwhile (``lucidctl pause``) stays.
 
         Raises: StoreError: it cannot be written."""
@@ -42,7 +43,7 @@ class Carried:
             store.put_profile(row, f"carried over: job {row.job_id}", token)
 
 
-def carried_from(store: Store, switches: Mapping[str, str]) -> Carried:
+def carried_from(store: SqliteStore, switches: Mapping[str, str]) -> Carried:
     """What to take over from a store that is gone but still open. If it cannot be read, only the *switches* are left,
     as they were last read: Slurm's own state is enough to go on from."""
     with suppress(StoreError):
@@ -50,7 +51,7 @@ def carried_from(store: Store, switches: Mapping[str, str]) -> Carried:
     return Carried(switches=dict(switches))
 
 
-def somebody_may_act(store: Store, heartbeat: Path, now_s: float, lasts_s: float) -> bool:
+def somebody_may_act(store: SqliteStore, heartbeat: Path, now_s: float, lasts_s: float) -> bool:
     """Whether another daemon could be acting by a deleted or replaced store, while this one has what was put there.
     It could where a heartbeat is fresh and *store* knows of no lease that lasted until then: it is new, or an older
     copy. The other daemon notices before its next heartbeat."""

@@ -18,7 +18,7 @@ from lucid.places import Mode
 from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.slurm.view.failed_pairs import failed_pairs_in
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 
 
 @click.command()
@@ -118,7 +118,7 @@ def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigErr
     )
 
 
-def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
+def _rows(settings: Settings, store: SqliteStore) -> list[dict[str, str | None]]:
     """One row for each partition, also for partitions that only a switch names."""
     stored = store.settings()
     switches, gone = switches_of(stored), overtaken(settings, stored)

@@ -19,7 +19,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import build, process
 from lucid.daemon.build import Parts
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import Upkeep, model_timer, write_job_log
+from lucid.daemon.learning.training import Upkeep, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
@@ -229,31 +229,20 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
     assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
 
 
-def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[list[str]] = []
-    monkeypatch.setattr("lucid.daemon.learning.training.ChildTick", lambda words, children=None: begun.append(words))
-    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
-    for every_h, there in ((0, False), (6, True)):
-        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
-    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
-
-
-def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
-    stop, told = threading.Event(), []
-    wake = WakeFile(tmp_path / "wake")
-
-    class Timer:
-        def start(self) -> None:
-            told.append("start")
-
-        def stop(self, wait: bool = False) -> None:
-            told.append("stop")
-
+@pytest.mark.parametrize(("every_h", "times"), [(0.0, 0), (6.0, 1)])
+def test_the_daemon_trains_beside_its_turns(site: LearnedSite, tmp_path: Path, every_h: float, times: int) -> None:
+    stop, trained = threading.Event(), threading.Event()
+    site.daemon.parts.settings = site.settings.changed({"models.every_h": every_h})
     turn = site.daemon.turn
-    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert process.turn_until(site.daemon, stop, wake, False, Timer()) == 0  # type: ignore[arg-type]
-    assert told == ["start", "stop"]
+
+    def once() -> float:
+        trained.wait(5.0 if times else 0.1)
+        stop.set()
+        return turn()
+
+    site.daemon.turn = once  # type: ignore[method-assign]
+    assert process.turn_until(site.daemon, stop, WakeFile(tmp_path / "wake"), False, trained.set) == 0
+    assert trained.is_set() is bool(times)
 
 
 def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_slurm_lending_pool import Lenders, common_nodes
 
 from daemon_site import Site
 from lucid.core.job import Elastic
@@ -215,24 +214,6 @@ def test_a_job_that_no_node_could_hold_queues_again_when_one_can(stage: Scene) -
     assert stage.mend() == []
     stage.slurm._set("1", cpus=1)  # or a node that has as many came
     assert "held again" in stage.mend()[0]
-
-
-def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, common_nodes())
-    site.slurm.limits = lambda job: "Resources"
-    site.submit("1", "a", 5)
-    site.turns(5.0)
-    assert not site.slurm.records["1"].held
-    site.turns(300.0)
-    assert not site.slurm.records["1"].held, "it lasts"
-    assert "it queues again once that has ended" in site.daemon.cluster.aside()["1"]  # type: ignore[union-attr]
-    site.settings = site.settings.changed({"daemon.pool.quotas": {"a": 8, "b": 0}})
-    site.start()
-    site.turns(30.0)  # until the lease of the one before has run out
-    assert "take up" in [row.verb for row in site.store.actions("1")]
-    site.slurm.limits = lambda job: ""
-    site.turns(60.0)
-    assert site.slurm.records["1"].state == "RUNNING"
 
 
 def noted(why: str) -> tuple[GivenUp | None, bool]:

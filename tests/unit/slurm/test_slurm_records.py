@@ -199,20 +199,6 @@ def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n[1-3,07],gpu-a", ["n1", "n2", "n3", "n07", "gpu-a"]),
-        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
-        ("n[08-10]-ib", ["n08-ib", "n09-ib", "n10-ib"]),
-        ("", []),
-    ],
-)
-def test_host_lists(text: str, names: list[str]) -> None:
-    assert hosts(text) == names
-
-
-@pytest.mark.parametrize(
     ("text", "tasks", "throttle"),
     [("1-5%2", [1, 2, 3, 4, 5], 2), ("0-10:5,12", [0, 5, 10, 12], None), ("3", [3], None), ("", [], None)],
 )
@@ -340,6 +326,7 @@ SUFFIXES = (23, 11)
         ("a,,b\tc d", "a b c d"),
         ("n[2-]", "n2"),
         ("n[9-010]", "n9 n10"),
+        ("n[08-10]-ib,gpu-a", "n08-ib n09-ib n10-ib gpu-a"),
         ("[1-3]", "1 2 3"),
     ],
 )
