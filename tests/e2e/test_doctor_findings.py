@@ -85,6 +85,8 @@ def test_a_limit_on_gpus_that_slots_get_round_is_found(config: Path, box: Box) -
     whole = box.sbatch("--qos=four-gpus", "-w", "n2", "--gres=gpu:4", script="sleep 60")
     box.wait("both run", lambda: {box.state(first), box.state(whole)} == {"RUNNING"})
     box.wait("Slurm's word", lambda: box.reason(waiting) == "QOSGrpGRES", 20)
+    box.clear()
+    wait_idle(box)
     box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=-1")
     try:
         (words,) = ill(config)
