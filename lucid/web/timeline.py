@@ -8,9 +8,8 @@ from typing import Any, TypedDict
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.explain.formatting import duration, when
-from lucid.web.site import Site
+from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import Span
-from lucid.web.viewer import Sight, Viewer
 
 _LANE, _GAP = 5, 7
 """Pixels of a GPU, and of the gap between two nodes."""

@@ -11,8 +11,8 @@ import click
 from rich.console import RenderableType
 
 from lucid.cli.console import Table, answer, progress, styled, table
-from lucid.cli.replay.options import Sectioned, scene_options
-from lucid.cli.replay.replay_options import read_scenario, scenario_options
+from lucid.cli.options import PATH
+from lucid.cli.replay.replay_options import Sectioned, read_scenario, scenario_options, scene_options
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus
 from lucid.explain.replayed_story import story_teller
@@ -81,7 +81,7 @@ promise_option = click.option(
 @scene_options
 @promise_option
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
+@click.option("--out", type=PATH, help="Folder for report.html, per-job CSV, decisions.")
 @click.option(
     "--forecasts",
     type=click.Choice(("off", "sampled", "all")),

@@ -17,9 +17,9 @@ from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
-from lucid.simulator.cluster.lending import LentByVc
 from lucid.simulator.cluster.nodes import WindowFigures
 from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room, Semantics
+from lucid.simulator.cluster.usage import LentByVc
 from lucid.simulator.traces.record import Trace
 
 POOL = "pool"
