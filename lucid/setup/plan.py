@@ -83,11 +83,7 @@ def lending_of(
 
     Args:
         asked: what the administrator said, or nothing.
-        settings: of lucid.toml as it stands.
-        texts: slurm.conf as it stands.
         packed: partitions that are, or will be, in pack mode.
-        nodes: Slurm's.
-        jobs: Slurm's.
         left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
     said = lending.mode if "policy.lending.mode" in settings.given else ""

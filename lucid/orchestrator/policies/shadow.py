@@ -110,7 +110,6 @@ def advance(
     Args:
         before: the shadow as it was; ``None``, or one of other nodes, begins anew, from what runs now, and
             with no bound for any job yet.
-        partition: the VC.
         newcomers: jobs of it that are in the profiling partition.
         snapshot: for the time, what has ended, and the estimates.
         plain: the policy that says what plain order is.

@@ -47,7 +47,6 @@ def read_trace(
     """Read a trace file of any known format.
 
     Args:
-        path: the file.
         format: name of the format; ``None`` finds it out from the first lines.
         skip_bad: leave bad rows out and count them in ``Trace.skipped``, instead of stopping at the first.
         swf_procs_per_gpu: SWF only: how many processors count as one GPU.
