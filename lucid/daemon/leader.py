@@ -200,7 +200,6 @@ class Leader:
         return isinstance(offer, dict) and offer.get("token") == held.token and self._reaches_slurm()
 
     def _stand_by(self, held: Lease | None, now_s: float) -> None:
-        """Report in the store that this one stands by."""
         if self._waits_since_s is None:
             self._waits_since_s = now_s
             _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})

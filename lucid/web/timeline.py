@@ -89,7 +89,6 @@ def _ahead_s(nodes: Sequence[Node], now_s: float, most_s: float) -> float:
 
 
 def _windows(node: Node, top: int, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """The windows of a node, as boxes over all its GPUs."""
     found = []
     for window in node.windows:
         first_s, last_s = max(window.from_s, since_s), min(window.end_s, until_s)

@@ -203,7 +203,6 @@ def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[
 
 
 def _gains_summary(told: Sequence[Gains]) -> dict[str, Any]:
-    """Who gains and who loses, by policy, for the summary."""
     return {"gains": {one.policy: gains_to_dict(one) for one in told}} if told else {}
 
 
@@ -304,7 +303,6 @@ def _rows(metrics: Mapping[str, Mapping[str, Any]], long: bool) -> Iterator[list
 
 
 def _split_tables(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
-    """Average JCT by size and by VC."""
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
         groups = [m[key] for m in metrics.values()]
         rows = (
@@ -347,7 +345,6 @@ _PROMISE = ("VC", ">avg JCT", ">without", ">jobs within quota", ">of these waite
 
 
 def _promise_table(policy: str, groups: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The cost of lending to each VC, and to all."""
     rows = (
         (
             vc,

@@ -302,7 +302,6 @@ class _Advance:
         return came
 
     def _start(self, at_s: float) -> None:
-        """Start what plain order starts at ``at_s``."""
         free = self._free() if self._waiting else 0
         if not free or all(entry.job.gpus > free for entry in self._waiting.values()):
             return

@@ -157,7 +157,6 @@ class SimulatedCluster:
         return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))
 
     def _report(self, live: Live) -> None:
-        """Let a running elastic job report its progress."""
         assert live.training is not None
         if live.running.progress is None or live.since_s < self.now_s():
             self.jobs.catch_up(live)

@@ -347,7 +347,6 @@ class Jobs:
         self.parts.memory.observe_pair(mine, other)
 
     def _place(self, live: Live, placement: Placement, delay_s: float) -> None:
-        """Put an elastic job's training on GPUs."""
         assert live.training is not None
         live.training.place(tuple(part.mask.bit_count() for part in placement), delay_s)
         live.work_s = live.training.left_s()
