@@ -1,1 +1,1 @@
-"""The formats of traces: ``ABOUT`` says what one is, ``read`` reads it; logs in CSV are rows of one table."""
+"""One module for each format of traces: ``ABOUT`` says what it is, ``read`` reads it."""
