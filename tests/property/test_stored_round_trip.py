@@ -22,7 +22,7 @@ from test_elastic_jobs import NAMES, SECTIONS
 from test_elastic_jobs import some_job as some_elastic_job
 from test_elastic_jobs import some_nodes as some_elastic_nodes
 from test_pools import some_pool, wrong
-from test_safety import VARIANTS, some_scene
+from test_safety import VARIANTS, Scene, some_scene
 
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
@@ -237,16 +237,21 @@ def plan_by_old_memory(
     return left
 
 
+def taped(scene: Scene, variant: str) -> tuple[str, Mapping[str, Any], Predictor, Tape]:
+    """The policy of a variant of test_safety, its settings and predictor, and a replay of a scene by it."""
+    name, sections = VARIANTS[variant]
+    if not scene.profiling_nodes:
+        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
+    predictor, tape = scene.predictor(), Tape()
+    chosen = make_policy(name, rules(**sections), predictor)
+    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+    return name, sections, predictor, tape
+
+
 @pytest.mark.parametrize("variant", KEEPS_MEMORY)
 @tried(15)
 def test_any_older_memory_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
-    name, sections = VARIANTS[variant]
-    scene = some_scene(rng)
-    if not scene.profiling_nodes:
-        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
-    predictor = scene.predictor()
-    chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+    name, sections, predictor, tape = taped(some_scene(rng), variant)
     plan_by_old_memory(rng, tape, name, sections, predictor)
 
 
@@ -282,30 +287,19 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
 @tried(10)
 def test_the_memory_of_another_cluster_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
     """Job numbers begin anew after Slurm was installed anew: the same ids are other jobs."""
-    name, sections = VARIANTS[variant]
-    sections = {**sections, "profiling": {"enabled": False}}
-    tapes = []
-    for _ in range(2):
-        scene = replace(some_scene(rng), profiling_nodes=())
-        predictor = scene.predictor()
-        chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-        run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
-        tapes.append(tape)
-    here, other = tapes
+    (*_, other), (name, sections, predictor, here) = (
+        taped(replace(some_scene(rng), profiling_nodes=()), variant) for _ in range(2)
+    )
     here.cycles = [(snapshot, rng.choice(other.cycles)[1], done) for snapshot, _, done in here.cycles]
     plan_by_old_memory(rng, here, name, sections, predictor)
 
 
 def test_the_random_scenes_leave_memory() -> None:
     for variant in KEEPS_MEMORY:
-        name, sections = VARIANTS[variant]
-        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
         left = 0
         for seed in range(3):
             scene = replace(some_scene(random.Random(seed), 30), profiling_nodes=())
-            predictor = scene.predictor()
-            chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-            run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+            name, sections, predictor, tape = taped(scene, variant)
             left += plan_by_old_memory(random.Random(seed), tape, name, sections, predictor)
         assert left > 5, variant
 
