@@ -254,13 +254,21 @@ OFF: Mapping[str, Any] = {"profiling": {"enabled": False}, "reservation": {"enab
 
 
 def planned(
-    now_s: float, room: Partition, starts_s: Mapping[str, float], estimates_s: Mapping[str, float] | None = None
+    now_s: float,
+    room: Partition,
+    starts_s: Mapping[str, float],
+    estimates_s: Mapping[str, float] | None = None,
+    **sections: Any,
 ) -> PartitionPlan:
     """A plan under a bound of two hours, where plain order has started these jobs."""
     memory = LucidMemory(Shadow(now_s, tuple(n.name for n in room.nodes), Kept(2 * HOUR), starts_s=starts_s))
     guesses = {job: guess(s) for job, s in (estimates_s or {}).items()}
     scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
-    return policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF).plan(scene).partitions["vc"]
+    rules = {**OFF, "fairness": {"beyond_plain_s": 2 * HOUR}, **sections}
+    return policy("lucid", None, **rules).plan(scene).partitions["vc"]
+
+
+LARGE_TOO: dict[str, Any] = {"reservation": {"enabled": True}}
 
 
 def memory_of(plan: PartitionPlan) -> Shadow:
@@ -320,15 +328,10 @@ def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
 @pytest.mark.parametrize("due", [(), ("big",)])
 def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has_come(due: tuple[str, ...]) -> None:
     """Until its nodes are needed at 4 h a job in its turn is their guest like any other."""
-    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
     for estimate_s, starts in ((1.9 * HOUR, True), (2.1 * HOUR, False)):
         room = part(nodes(2, 4), [waits("turn", 1, 0.0), waits("big", 8, HOUR)], [runs("y", "n1:0-3")])
-        memory = LucidMemory(
-            Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"turn": 0.0, **dict.fromkeys(due, 0.5)})
-        )
-        guesses = {"y": guess(4 * HOUR), "turn": guess(estimate_s)}
-        scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
-        plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+        starts_s = {"turn": 0.0, **dict.fromkeys(due, 0.5)}
+        plan = planned(2 * HOUR, room, starts_s, {"y": 4 * HOUR, "turn": estimate_s}, **LARGE_TOO)
         assert isinstance(plan.decisions["turn"], Start) == starts
         assert kinds(plan.decisions["big"]) == [*(["PlainOrder"] if due else []), "Reserved", "FreeGpus"]
         if not starts:
@@ -336,13 +339,10 @@ def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has
 
 
 def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
-    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
     held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-3")]
     room = part(nodes(3, 4), [waits("turn", 4, 0.0), waits("big", 8, HOUR)], held)
-    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2", "n3"), Kept(2 * HOUR), starts_s={"turn": 0.0}))
-    guesses = {"x": guess(4 * HOUR), "y": guess(5 * HOUR), "z": guess(9 * HOUR), "turn": guess(9 * HOUR)}
-    scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
-    plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+    estimates_s = {"x": 4 * HOUR, "y": 5 * HOUR, "z": 9 * HOUR, "turn": 9 * HOUR}
+    plan = planned(2 * HOUR, room, {"turn": 0.0}, estimates_s, **LARGE_TOO)
     assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
     assert memory_of(plan).fences["turn"].names == ("n3",)
 
