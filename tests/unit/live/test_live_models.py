@@ -1,10 +1,17 @@
-"""Learned models in the daemon: which version answers, what stands in for it, and how it is trained beside it."""
+"""Learned models in the daemon: which version answers, what stands in for it, and the children that train them."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +24,9 @@ from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import build, process
+from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import Upkeep, model_timer, write_job_log
+from lucid.daemon.learning.training import ChildTick, ModelTimer, Upkeep, model_timer, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
@@ -31,6 +39,7 @@ from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.models import cluster, job_log
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 
@@ -296,3 +305,162 @@ def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
     assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
     boots.observe([booting], 150.0)
     assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"
+
+
+SOON = timedelta(seconds=0.05)
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ticks_come_again_but_never_two_at_once() -> None:
+    running, most, ticks = 0, 0, 0
+    lock = threading.Lock()
+
+    def tick() -> list[int]:
+        nonlocal running, most, ticks
+        with lock:
+            running += 1
+            most, ticks = max(most, running), ticks + 1
+        time.sleep(0.2)  # several ticks come due meanwhile
+        with lock:
+            running -= 1
+        return [ticks]
+
+    told: list[object] = []
+    pytest.importorskip("apscheduler")
+    timer = ModelTimer(tick, SOON, told.append)
+    timer.start()
+    until(lambda: len(told) >= 3)
+    timer.stop(wait=True)
+    assert most == 1
+    assert told[:3] == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize("error", [ModelError("no data"), RuntimeError("a bug")])
+def test_a_tick_that_fails_is_told_and_the_next_one_comes(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    ticks: list[int] = []
+
+    def tick() -> list[int]:
+        ticks.append(len(ticks))
+        if len(ticks) == 1:
+            raise error
+        return ticks
+
+    told: list[object] = []
+    pytest.importorskip("apscheduler")
+    timer = ModelTimer(tick, SOON, told.append)
+    timer.start()
+    until(lambda: told)
+    timer.stop(wait=True)
+    assert str(error) in caplog.text
+
+
+def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"status 2: .*nothing to train from"):
+        ChildTick(["--library", str(tmp_path / "library")])()
+    with pytest.raises(ModelError, match="longer than 0 s"):
+        ChildTick(["--library", str(tmp_path)], timedelta(seconds=0.01))()
+
+
+_STUCK = """
+import sys, time
+from pathlib import Path
+from lucid.models.library import Library
+with Library(Path(sys.argv[1])).training():
+    Path(sys.argv[2]).write_text("training")
+    time.sleep(60)
+"""
+
+
+def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
+    tmp_path: Path,
+) -> None:
+    log, library, sign = (
+        job_log(tmp_path / "jobs.csv", cluster(120)),
+        Library(tmp_path / "library"),
+        tmp_path / "sign",
+    )
+    tick = ChildTick(["--jobs", str(log), "--library", str(library.root)])
+    victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
+    try:
+        until(sign.exists)
+        found, *_ = tick()
+        assert f"process {victim.pid}" in found["reasons"][-1]
+        assert "version" not in found
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    found, *_ = tick()
+    assert (found["kind"], found["action"]) == ("duration", "train")
+    assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
+    assert library.serving("duration") == 1
+
+
+_PARENT = """
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
+child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+"""
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", _PARENT.format(path=str(told))]) as parent:
+        while not (told.exists() and told.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.05)
+        child = int(told.read_text())
+        assert _running(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    for _ in range(600):
+        if not _running(child):
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child outlived its parent by a minute")
+
+
+def test_a_child_prints_what_it_prints() -> None:
+    done = Children().run(["--version"], timedelta(minutes=2))
+    assert done.returncode == 0
+    assert "lucid" in done.stdout.lower()
+
+
+_ENDS = """
+import threading, time
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+children = child.Children()
+def work():
+    try:
+        children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+    except TimeoutError as error:
+        print(error, flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+while not children._running:
+    time.sleep(0.05)
+children.end()
+thread.join()
+work()
+"""
+
+
+def test_a_process_that_ends_waits_for_no_child() -> None:
+    """A training of an hour kept lucidd from ending after SIGTERM: its thread waited for the child."""
+    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]
