@@ -89,13 +89,6 @@ def test_while_lucid_only_watches_no_profiling_node_is_meant_for_anybody(tmp_pat
     assert not [d for d in site.store.decisions(limit=100) if d.partition == "prof"]
 
 
-def test_a_job_done_within_its_profiling_run_is_simply_done(site: Site) -> None:
-    site.submit("1", 1, run_s=20.0)
-    site.turns(60.0)
-    assert site.slurm.records["1"].state == "COMPLETED"
-    assert [job for _, job, _ in site.slurm.starts] == ["1"]
-
-
 def test_users_share_with_each_other_only_where_the_site_says_so(tmp_path: Path) -> None:
     for across in (False, True):
         folder = tmp_path / str(across)

@@ -8,10 +8,9 @@ import json
 import random
 import resource
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,35 +254,6 @@ def test_estimates_rest_on_no_more_than_twice_the_jobs_that_the_store_keeps(
     kept = len(month.store.ended())
     histories = [one for _, one in walk(month.daemon, month.client) if isinstance(one, DurationHistory)]
     assert [len(one) <= 2 * kept for one in histories] == [True]
-
-
-def test_the_walk_finds_what_is_kept_wherever_it_is_kept() -> None:
-    class Slots:
-        __slots__ = ("held",)
-
-    @dataclass
-    class Root:
-        parts: list[Any]
-
-    slots, ids = Slots(), {f"{n}" for n in range(8)}
-    slots.held = {"0": 1}
-    closed = {"1"}
-    root = Root(
-        [
-            slots,
-            lambda: closed,
-            partial(len, deque(["2"])),
-            OrderedDict({("3", "a part"): None}),
-            [{}, ({"x": frozenset({4})},)],
-            (lambda kept=["5"]: kept),
-            {"6": 0}.get,
-        ]
-    )
-    found = {job_id: way for way, one in walk(root) for job_id in ids_in(one, ids.__contains__)}
-    assert set(found) == ids - {"7"}
-    assert found["0"] == "Root.parts[].held"
-    apart = {job_id for _, one in walk(root, slots) for job_id in ids_in(one, ids.__contains__)}
-    assert apart == ids - {"0", "7"}
 
 
 H = 3600.0

@@ -107,16 +107,6 @@ def test_by_qos() -> None:
         assert BY_QOS.yields(stage.slurm.records[qos], ("vc",)) == yields
 
 
-def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> None:
-    stage = scene()
-    scavenger(stage, "s", "n1:0-1")
-    stage.jobs("own")
-    stage.start("own", "n2:0")
-    seen = {entry.job.id: (entry.yields, entry.alone) for entry in stage.look().running}
-    assert seen["s"] == (Yields(), True)
-    assert seen["own"][0] is None
-
-
 def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
     stage.cluster.observe()
     return stage.do(job_id, Start(at(where), (), preempts=victims, lost_gpu_s=(3600.0,) * len(victims)))
@@ -505,11 +495,6 @@ def test_a_job_that_names_features_of_the_node_asks_for_its_gpus_by_address(feat
     assert claim(stage, "own", "n1:0", "a") is None
     assert stage.request("own").req_nodes == ("n1" if pinned else "")
     assert (stage.request("own").tres_per_node == "gres/gpu:g0:1") is pinned
-
-
-def test_without_preemption_nothing_is_asked_of_accounts() -> None:
-    assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
-    assert preemption_from({}) == NO_PREEMPTION
 
 
 def node(name: str, *partitions: str) -> SlurmNode:

@@ -231,13 +231,6 @@ def test_where_nobody_queues_any_more_a_begin_time_of_lucids_is_taken_away(stage
     assert stage.slurm.records["1"].eligible_s == 0.0
 
 
-def test_a_reservation_is_an_administrators_grant(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=MINE, reservation="class", eligible_s=FAR_S)
-    assert stage.mend() == ["job 2: let go as its user wrote it, it asks for reservation class"]
-    assert stage.slurm.records["2"].eligible_s == 0.0
-
-
 PARKED = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
 
 
@@ -338,16 +331,6 @@ def test_the_jobs_of_a_list_that_slurm_declines_are_told_one_by_one(stage: Scene
     assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
 
 
-def test_lists_are_shorter_where_slurm_is_slow(stage: Scene) -> None:
-    for n in range(15):
-        parked(stage, f"{n + 1}")
-    told = lists(stage, takes_s=5.0)
-    stage.slurm.now = 61.0
-    stage.look()
-    stage.mend()
-    assert [len(jobs) for jobs in told] == [8, 4, 2, 1]
-
-
 def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> None:
     stage = Scene(writes_per_cycle=8)
     for n in range(18):  # each has a lease of its own
@@ -412,20 +395,6 @@ def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) 
     assert stage.mend() == ["job 7: held until Lucid starts it"]
     assert stage.slurm.writes == [("7", "hold")]
     assert stage.slurm.records["7"].eligible_s == 45.0
-
-
-def test_a_begin_time_is_kept_to_the_second(stage: Scene) -> None:
-    parked(stage, "1", PARKED + ";begin=45")
-    assert waiting(stage) == []
-    assert stage.mend() == ["job 1: queues from now on"]
-    record = stage.slurm.records["1"]
-    assert (record.held, record.eligible_s) == (True, 45.0)
-    stage.slurm.advance(44.0)
-    stage.mend()
-    assert waiting(stage) == []
-    stage.slurm.advance(1.0)
-    stage.mend()
-    assert waiting(stage) == ["1"]
 
 
 def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucids_does_not(stage: Scene) -> None:

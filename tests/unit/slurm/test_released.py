@@ -272,9 +272,12 @@ def turns(stage: Scene, seconds: int) -> list[str]:
     return told
 
 
-def test_a_job_kept_from_its_cpus_by_jobs_without_gpus_gets_its_place_in_slurms_order() -> None:
+@pytest.mark.parametrize(("cpus", "mem_mib"), [(16, 1000), (1, 31900)])
+def test_a_job_kept_from_cpus_or_memory_by_jobs_without_gpus_gets_its_place_in_slurms_order(
+    cpus: int, mem_mib: int
+) -> None:
     stage = Scene(start_grace_s=30.0)
-    full_of_others(stage)
+    full_of_others(stage, cpus, mem_mib)
     stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
     turns(stage, 25)
     assert stage.slurm.records["1"].held, "it may be over in a moment"
@@ -315,14 +318,6 @@ def test_the_last_cpu_of_a_node_is_given_once() -> None:
     assert planned(stage, "lucid").actions == ()
 
 
-def test_the_same_for_memory() -> None:
-    stage = Scene(start_grace_s=30.0)
-    full_of_others(stage, cpus=1, mem_mib=31900)
-    stage.slurm.submit("1", "vc", 1, mark=MINE, mem_mib=500)
-    turns(stage, 40)
-    assert not stage.slurm.records["1"].held
-
-
 def test_they_go_in_the_order_in_which_they_were_held() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
@@ -341,14 +336,6 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
     for name in ("n1", "n2"):
         stage.slurm.submit(f"gpu-{name}", "vc", 4, mark="none", user="dan", held=False)
     assert stage.slurm.records["gpu-n2"].state == "RUNNING"
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
-    turns(stage, 100)
-    assert stage.slurm.records["1"].held
-
-
-def test_who_finds_room_beside_them_stays_lucids() -> None:
-    stage = Scene(start_grace_s=30.0)
-    full_of_others(stage, cpus=12)
     stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
     turns(stage, 100)
     assert stage.slurm.records["1"].held

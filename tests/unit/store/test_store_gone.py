@@ -168,15 +168,6 @@ def test_bytes_overwritten_in_the_middle_are_found_though_nobody_reads_there(
     assert site.store.notes()
 
 
-def test_an_idle_daemon_notices_too(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.turns(20.0)
-    delete_all(site)
-    site.turns(10.0)
-    assert (tmp_path / "lucid.db").exists()
-    assert site.store.lease() is not None
-
-
 def test_a_folder_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     site = Site(tmp_path / "state")
