@@ -1,4 +1,4 @@
-"""What every ``Store`` keeps to. A new one joins by adding itself to ``STORES``."""
+"""What every store keeps to. A new one joins by adding itself to ``STORES``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reasons.queue import FreeGpus
 from lucid.core.reasons.sharing import NotMeasured
 from lucid.store.lease import IN_MEMORY
-from lucid.store.port import JobNote, LeaseLost, PredictionRow, ProfileRow, Store
+from lucid.store.port import JobNote, LeaseLost, PredictionRow, ProfileRow
 from lucid.store.sqlite import SqliteStore
 
+Store = SqliteStore
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: SqliteStore(IN_MEMORY),
     "sqlite": lambda folder: SqliteStore(folder / "lucid.db"),

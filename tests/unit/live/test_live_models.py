@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import build, process
 from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import ChildTick, ModelTimer, Upkeep, model_timer, write_job_log
+from lucid.daemon.learning.training import Upkeep, trained, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
@@ -229,31 +230,20 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
     assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
 
 
-def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[list[str]] = []
-    monkeypatch.setattr("lucid.daemon.learning.training.ChildTick", lambda words, children=None: begun.append(words))
-    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
-    for every_h, there in ((0, False), (6, True)):
-        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
-    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
-
-
-def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
-    stop, told = threading.Event(), []
-    wake = WakeFile(tmp_path / "wake")
-
-    class Timer:
-        def start(self) -> None:
-            told.append("start")
-
-        def stop(self, wait: bool = False) -> None:
-            told.append("stop")
-
+@pytest.mark.parametrize(("every_h", "times"), [(0.0, 0), (6.0, 1)])
+def test_the_daemon_trains_beside_its_turns(site: LearnedSite, tmp_path: Path, every_h: float, times: int) -> None:
+    stop, trained = threading.Event(), threading.Event()
+    site.daemon.parts.settings = site.settings.changed({"models.every_h": every_h})
     turn = site.daemon.turn
-    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert process.turn_until(site.daemon, stop, wake, False, Timer()) == 0  # type: ignore[arg-type]
-    assert told == ["start", "stop"]
+
+    def once() -> float:
+        trained.wait(5.0 if times else 0.1)
+        stop.set()
+        return turn()
+
+    site.daemon.turn = once  # type: ignore[method-assign]
+    assert process.turn_until(site.daemon, stop, WakeFile(tmp_path / "wake"), False, trained.set) == 0
+    assert trained.is_set() is bool(times)
 
 
 def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:
@@ -307,9 +297,6 @@ def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
     assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"
 
 
-SOON = timedelta(seconds=0.05)
-
-
 def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
@@ -317,54 +304,22 @@ def until(true: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_ticks_come_again_but_never_two_at_once() -> None:
-    running, most, ticks = 0, 0, 0
-    lock = threading.Lock()
-
-    def tick() -> list[int]:
-        nonlocal running, most, ticks
-        with lock:
-            running += 1
-            most, ticks = max(most, running), ticks + 1
-        time.sleep(0.2)  # several ticks come due meanwhile
-        with lock:
-            running -= 1
-        return [ticks]
-
-    told: list[object] = []
-    pytest.importorskip("apscheduler")
-    timer = ModelTimer(tick, SOON, told.append)
-    timer.start()
-    until(lambda: len(told) >= 3)
-    timer.stop(wait=True)
-    assert most == 1
-    assert told[:3] == [[1], [2], [3]]
-
-
 @pytest.mark.parametrize("error", [ModelError("no data"), RuntimeError("a bug")])
-def test_a_tick_that_fails_is_told_and_the_next_one_comes(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    ticks: list[int] = []
+def test_a_training_that_fails_is_logged(error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def train() -> list[dict[str, Any]]:
+        raise error
 
-    def tick() -> list[int]:
-        ticks.append(len(ticks))
-        if len(ticks) == 1:
-            raise error
-        return ticks
-
-    told: list[object] = []
-    pytest.importorskip("apscheduler")
-    timer = ModelTimer(tick, SOON, told.append)
-    timer.start()
-    until(lambda: told)
-    timer.stop(wait=True)
+    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
+    settings = settings_from({"daemon": daemon, "models": {"jobs": "x.log"}}, "test")
+    assert Upkeep(settings, SqliteStore(IN_MEMORY), train)() == []
     assert str(error) in caplog.text
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"status 2: .*nothing to train from"):
-        ChildTick(["--library", str(tmp_path / "library")])()
+        trained(Children(), ["--library", str(tmp_path / "library")])
     with pytest.raises(ModelError, match="longer than 0 s"):
-        ChildTick(["--library", str(tmp_path)], timedelta(seconds=0.01))()
+        trained(Children(), ["--library", str(tmp_path)], timedelta(seconds=0.01))
 
 
 _STUCK = """
@@ -385,7 +340,7 @@ def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
         Library(tmp_path / "library"),
         tmp_path / "sign",
     )
-    tick = ChildTick(["--jobs", str(log), "--library", str(library.root)])
+    tick = partial(trained, Children(), ["--jobs", str(log), "--library", str(library.root)])
     victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
     try:
         until(sign.exists)

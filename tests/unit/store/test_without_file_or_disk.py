@@ -16,7 +16,6 @@ from fake_slurm import FakeSlurm, fake_node
 from lucid.cli.main import lucidctl
 from lucid.cli.site import doctor
 from lucid.config.load import load_settings, settings_from
-from lucid.daemon.leader import Failover
 from lucid.errors import LucidError, StoreError
 from lucid.setup.doctor_state import check_failover, check_state
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
@@ -258,7 +257,7 @@ def test_doctor_says_who_stands_by_and_what_is_not_shared(tmp_path: Path) -> Non
     (alone,) = told(tmp_path, 100.0)
     assert alone.startswith("warn daemon.shared_state is set and no lucidd stands by")
     store = SqliteStore(tmp_path / "lucid.db", shared=True)
-    Failover("b:7:1", lambda: 0.0).wait(store, 100.0)
+    store.put_view("standby", {"host": "b", "pid": 7, "since_s": 100.0, "at_s": 100.0, "holder": "b:7:1"})
     store.close()
     (other,) = told(tmp_path, 110.0)
     assert other.startswith("ok lucidd on ")
