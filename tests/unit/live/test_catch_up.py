@@ -304,11 +304,6 @@ def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
     assert as_foreseen(plan, StartsAhead(100.0, {"a": None})) is plan, "the plan's own date is all that is known"
 
 
-@pytest.mark.parametrize("written", [None, {}, [], {"at_s": "x", "starts": {}, "own_ahead_s": {}, "ahead_s": 1.0}])
-def test_what_another_version_wrote_is_passed_over(written: Any) -> None:
-    assert starts_from_view(written, snap(100.0, part(nodes(1, 8), [])), Plan(100.0, {})) is None
-
-
 def test_how_far_was_planned_ahead_is_kept() -> None:
     written = StartsAhead(1.0, {}, 50.0, {"a": 20.0, "b": math.inf})
     assert StartsAhead.from_dict(json.loads(json.dumps(written.to_dict()))) == written

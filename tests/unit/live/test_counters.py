@@ -164,11 +164,6 @@ def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path, monkeypatch: 
     assert counts(site)["failed"] == failed
 
 
-def test_another_version_left_something_else() -> None:
-    for junk in (None, 3, [], {"promises": 3}, {"promises": {"a": 3}}, {"promises": {"a": ["b", "x", 1]}}):
-        assert Counters(junk).to_dict()["promises"] == {}
-
-
 def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:
     site = Site(tmp_path)
     found = [{"kind": "duration", "drift": {"error_ratio": 0.9, "jobs": 10, "psi": {}}}]

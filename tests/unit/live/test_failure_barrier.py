@@ -421,12 +421,6 @@ def test_a_lucidd_that_never_got_as_far_as_a_turn_says_so_too(tmp_path: Path) ->
     assert lives_in_trouble(tmp_path / "heartbeat", 1010.0) == []
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"host": 1}', "[" * 100_000, '{"at_s": 1e999}', "\xff"])
-def test_what_cannot_be_read_there_is_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "trouble.x").write_text(text, encoding="latin-1")
-    assert lives_in_trouble(tmp_path / "heartbeat", 1000.0) == []
-
-
 def test_one_that_has_ended_is_no_longer_in_trouble(tmp_path: Path) -> None:
     said = {"host": HERE, "pid": 2**31 - 1, "at_s": 1000.0, "why": FULL}
     (tmp_path / f"trouble.{HERE}").write_text(json.dumps(said))

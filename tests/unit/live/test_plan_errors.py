@@ -278,11 +278,6 @@ def test_a_partition_that_is_gone_has_no_error() -> None:
     assert errors.to_dict() == {}
 
 
-@pytest.mark.parametrize("told", [None, [], {"a": 1}, {"a": {"other": 1}}, "x"])
-def test_what_another_version_wrote_is_no_error(told: Any) -> None:
-    assert plan_errors_of({"plan_errors": told}) == {}
-
-
 def test_what_is_let_go_is_observed(tmp_path: Path) -> None:
     daemon = {"partitions": {"a": "pack", "b": "pack", "c": "order"}, "pool": {"partition": "p", "quotas": {"b": 1}}}
     settings = settings_from({"daemon": daemon, "policy": {"lending": {"mode": "quota"}}}, "test")

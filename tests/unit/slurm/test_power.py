@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,12 +173,6 @@ def test_nodes_are_not_asked_for_where_nothing_waits(stage: Scene) -> None:
         stage.slurm.advance(1.0)
         stage.look()
     assert (stage.slurm.reads - reads, stage.slurm.asked_states) == (20, 0)
-
-
-def test_what_an_earlier_lucidd_kept_of_boots_may_be_anything() -> None:
-    odd = {"n1": "x", "n2": [1, "y", -4, 1e9], "n3": None, 4: [3]}
-    assert Power(odd).boots == {"n2": [1.0]}
-    assert replace(WAKES).wakes
 
 
 class Stop(threading.Event):

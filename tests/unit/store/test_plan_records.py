@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -363,15 +362,6 @@ def test_what_cannot_be_kept_of_one_partition_costs_no_other(
     assert PolicyMemory(store, "lucid").load() == CALM
     assert [record.message for record in caplog.records if "not kept" in record.message] != []
     assert len(caplog.records) == 1
-
-
-def test_what_another_version_left_is_said_and_left_alone(
-    store: SqliteStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.put_view("policy_memory", {"policy": "lucid", "memory": {"is": "lucid.gone.Nothing"}})
-    with caplog.at_level(logging.WARNING):
-        assert PolicyMemory(store, "lucid").load() == {}
-    assert "begins anew" in caplog.text
 
 
 class Promised(Site):
