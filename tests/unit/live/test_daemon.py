@@ -118,25 +118,6 @@ def test_a_freed_gpu_is_taken_within_three_seconds(site: Site) -> None:
     assert 0 <= starts[last] - freed <= 3.0
 
 
-def test_a_second_daemon_waits_until_the_lease_runs_out(site: Site) -> None:
-    site.submit("1")
-    first = site.daemon
-    first.turn()
-    second = site.start("two")
-    written = len(site.slurm.writes)
-    second.turn()
-    assert second.cluster is None
-    assert len(site.slurm.writes) == written
-    site.slurm.advance(16.0)
-    second.turn()
-    assert second.cluster is not None
-    site.submit("2")
-    written = len(site.slurm.writes)
-    first.turn()
-    assert first.cluster is None, "the first has lost it and does not act any more"
-    assert len(site.slurm.writes) == written
-
-
 @pytest.mark.parametrize("how", ["pause", "mode"])
 def test_the_kill_switch_lets_every_job_go(site: Site, how: str) -> None:
     for n in range(12):

@@ -25,7 +25,6 @@ from lucid.daemon import barrier as trouble
 from lucid.daemon.barrier import (
     OWN_TURNS,
     FailureBarrier,
-    TroubleFile,
     behind_barrier,
     lives_in_trouble,
     persistently,
@@ -401,24 +400,6 @@ def test_where_nobody_can_say_so_doctor_claims_no_more_than_it_sees(
     words = "; ".join(told(site))
     assert "is down" not in words
     assert f"{site.folder} is full: a lucidd that runs cannot take it → make room there" in words
-
-
-def test_a_lucidd_that_never_got_as_far_as_a_turn_says_so_too(tmp_path: Path) -> None:
-    file, stop = TroubleFile(tmp_path / "heartbeat"), threading.Event()
-
-    def make() -> None:
-        raise StoreError(FULL)
-
-    def tell(words: str) -> None:
-        file.tell(words, 1000.0)
-        stop.set()
-
-    persistently(make, stop, "start failed", told=tell)
-    (found,) = lives_in_trouble(tmp_path / "heartbeat", 1010.0)
-    assert (found.host, found.pid, found.why) == (HERE, os.getpid(), FULL)
-    assert lives_in_trouble(tmp_path / "heartbeat", 1000.0 + 600.0) == [], "it is old"
-    file.over()
-    assert lives_in_trouble(tmp_path / "heartbeat", 1010.0) == []
 
 
 def test_one_that_has_ended_is_no_longer_in_trouble(tmp_path: Path) -> None:

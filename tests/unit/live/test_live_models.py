@@ -24,7 +24,7 @@ from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import build, process
+from lucid.daemon import process
 from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.models import LiveModels
 from lucid.daemon.learning.training import Upkeep, trained, write_job_log
@@ -32,7 +32,7 @@ from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.duration.model import DurationModel
-from lucid.models.library import Library, Version
+from lucid.models.library import Library
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
 from lucid.setup.doctor_state import check_state
@@ -110,40 +110,6 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
     assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
-
-
-def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = LearnedSite(tmp_path, catch_up_days=0.0)
-    site.store.close()
-    site.serve("duration", DurationModel.untrained())
-    site.serve("share", TINY)
-    reads: list[str] = []
-    show = Library.show
-
-    def counted(library: Library, name: str, number: int | None = None) -> Version:
-        reads.append(name)
-        return show(library, name, number)
-
-    monkeypatch.setattr(Library, "show", counted)
-    LiveModels(site.library.root).make()
-    once = sorted(reads)
-    assert {*once} == {"duration", "share"}
-
-    reads.clear()
-    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
-    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
-    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
-    daemon, store = Daemon(parts), parts.store
-    for _ in range(2):
-        daemon.turn()
-        assert sorted(reads) == once
-    assert store.view("status")["models"]["duration"]["version"] == "v1"
-    site.serve("share", JUMBO)
-    reads.clear()
-    daemon.turn()
-    assert sorted(reads) == once, "and again when another version serves"
-    daemon.stop()
-    store.close()
 
 
 def test_what_a_job_was_decided_by_is_told_after_it_has_ended(site: LearnedSite) -> None:

@@ -209,25 +209,6 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
 
 
-def test_who_ended_by_itself_or_went_for_another_job_was_not_preempted_for_this_one() -> None:
-    stage = scene()
-    for name, where in (("a", "n1:0"), ("b", "n1:1"), ("c", "n1:2")):
-        scavenger(stage, name, where)
-    stage.slurm.limits = lambda job: "Priority" if job.id in ("one", "two") else ""
-    stage.jobs("one two")
-    assert claim(stage, "one", "n1:0", "a") is None
-    assert claim(stage, "two", "n1:1", "b") is None
-    for name in ("a", "b"):
-        stage.slurm._set(name, state="PENDING", placement=(), restarts=1)
-    stage.slurm._set("c", state="COMPLETED", placement=())
-    for name, where in (("one", "n1:0"), ("two", "n1:1")):
-        stage.slurm._set(name, state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None")
-    assert stage.mend() == []
-    assert words(stage, "one")[-1] == "preempts a for its GPUs"
-    assert words(stage, "two")[-1] == "preempts b for its GPUs"
-    assert words(stage, "c") == []
-
-
 def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
     stage = scene()
     scavenger(stage, "a", "n1:0-3")

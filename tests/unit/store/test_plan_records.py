@@ -38,7 +38,6 @@ from lucid.places import Mode
 from lucid.store.lease import IN_MEMORY
 from lucid.store.plan_records import (
     PlanRecorder,
-    lucid_version,
     prune_records,
     read_record,
     record_bytes,
@@ -102,16 +101,6 @@ def written(folder: Path, snapshot: Snapshot | None = None, predictor: Any = Non
     return path
 
 
-def test_a_record_is_enough_to_plan_again(tmp_path: Path) -> None:
-    record = read_record(written(tmp_path))
-    assert record.policy == "lucid"
-    assert record.settings == RULES
-    assert record.code == lucid_version()
-    assert record.contexts[0].answers  # the pairs that were weighed
-    assert replan(record) == record.plans
-    assert b'"c"' in record.plans[VC]
-
-
 @pytest.mark.parametrize("said", ["failed", None])
 def test_that_the_predictor_said_no_speeds_is_part_of_it(tmp_path: Path, said: Any) -> None:
     record = read_record(written(tmp_path, predictor=FixedPredictor(speed=lambda a, b: said)))
@@ -136,19 +125,6 @@ def test_what_the_predictor_said_is_part_of_it(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(data).encode()))
     record = read_record(path)
     assert replan(record) != record.plans
-
-
-def test_a_kept_plan_is_recorded_with_what_it_was_made_from(tmp_path: Path) -> None:
-    made = PolicyHost(lambda heard: policy("fifo", heard), FixedPredictor())
-    full = part(nodes(1, 1), [waits("b")], [runs("a", "n1:0")])
-    made.plan(snap(100.0, full))
-    other = part(nodes(1, 1, "m"), [waits("c", vc="w")], name="w")
-    plan = made.plan(snap(200.0, full, other))
-    path = tmp_path / "r"
-    path.write_bytes(record_bytes(plan, made.made_from(), "fifo", RULES))
-    record = read_record(path)
-    assert {name: record.contexts[i].snapshot.now_s for name, i in record.context.items()} == {VC: 100.0, "w": 200.0}
-    assert replan(record) == record.plans
 
 
 def record_cycles(folder: Path, times_s: list[float], every_s: float, most_mib: float = 10.0) -> PlanRecorder:
@@ -256,6 +232,12 @@ def test_a_policy_of_another_package_may_remember_its_own_nouns() -> None:
     assert value_from_json(value_to_json(Foreign(2.0))) == Foreign(2.0)
 
 
+def recording(store: SqliteStore | None = None) -> tuple[SqliteStore, StoreRecorder]:
+    store = store or SqliteStore(IN_MEMORY)
+    token = store.take_lease("me", 0.0, 60.0).token
+    return store, StoreRecorder(store, token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
+
+
 FULL = FreeGpus(1, 0, 0, False)
 NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
 
@@ -269,23 +251,19 @@ NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
     ],
 )
 def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     for at_s, reasons in enumerate([(NOBODY, FULL), second, second]):
         plan = Plan(float(at_s), {"vc": PartitionPlan({"1": Hold(reasons)})})
         recorder.record(snap(plan.now_s), plan, [])
     assert len(store.decisions("1")) == kept
-    again = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    _, again = recording(store)
     last = Plan(9.0, {"vc": PartitionPlan({"1": Hold(second)})})
     again.record(snap(9.0), last, [])
     assert len(store.decisions("1")) == kept, "after a restart it is no news either"
 
 
 def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     part_plan = PartitionPlan({"1": Hold((NOBODY,))})
 
     def locked(*_: object) -> None:
@@ -300,9 +278,7 @@ def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pyte
 
 
 def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
+    store, recorder = recording()
     partition = part(nodes(1), [waits("1")])
     for at_s, reason in ((0.0, NOBODY), (10.0, FULL)):
         recorder.record(snap(at_s, partition), Plan(at_s, {"vc": PartitionPlan({"1": Hold((reason,))})}), [])
@@ -314,9 +290,7 @@ def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
 
 
 def test_where_nothing_changes_the_picture_is_a_minute_old_at_the_most() -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     partition, plan = part(nodes(1), [waits("1")]), PartitionPlan({"1": Hold((FULL,))})
     drawn = []
     for at_s in (0.0, 10.0, 59.0, 61.0, 100.0, 130.0):

@@ -148,16 +148,6 @@ def test_a_migration_that_another_process_has_done_meanwhile_is_not_done_again(t
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
-def test_the_database_of_another_program_is_moved_aside_whole(tmp_path: Path) -> None:
-    path = tmp_path / "lucid.db"
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE bookmarks (url TEXT)")
-    db.close()
-    content = path.read_bytes()
-    assert open_store(path, 17.0).notes() == {}
-    assert (tmp_path / "lucid.db.damaged-17").read_bytes() == content
-
-
 def test_at_most_three_damaged_stores_are_kept(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / "lucid.db").write_text(f"no database {number}")
