@@ -212,6 +212,13 @@ def left(made: PartitionPlan, name: str) -> float:
     return float(reason(made.decisions[name], Allotted).value)
 
 
+def test_each_new_loss_counts() -> None:  # O2
+    seen = (*losses_of(SLOW, range(3)), *losses_of(QUICK, range(3, 12)))
+    assert left(fitted(trains("a", 3.0, seen[:2])), "a") == 20, "two points make no curve"
+    assert left(fitted(trains("a", 3.0, seen[:3])), "a") == 20, "its end is not in sight"
+    assert left(fitted(trains("a", 12.0, seen)), "a") < 20
+
+
 def test_the_job_with_more_to_learn_gets_the_gpus() -> None:  # O2, O11
     """Both run equally fast; only their losses differ."""
     speeds = tuple((g, 100.0 / g) for g in range(1, 9))

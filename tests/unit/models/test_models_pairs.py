@@ -116,18 +116,6 @@ def test_json_comes_back_equal_and_damage_is_refused() -> None:
             PairModel.from_json({**data, key: value}, source="somewhere")
 
 
-def test_ridge_leaves_rows_out_exactly() -> None:
-    rng = np.random.default_rng(0)
-    falling, free = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
-    target = -falling[:, 0] + 2 * falling[:, 1] + free[:, 0] + 5
-    out = np.arange(60) % 3 == 0
-    ones, twos = np.ones(4), np.full(3, 2.0)
-    kept = FallingRidge(falling[~out], free[~out], target[~out], ones, twos).fit()
-    np.testing.assert_allclose(FallingRidge(falling, free, target, ones, twos).fit(out), kept, atol=1e-7)
-    assert kept[0] < -0.5
-    assert kept[1] == 0.0  # wants to rise, may not
-
-
 def test_ridge_reaches_the_constrained_optimum() -> None:
     rng = np.random.default_rng(4)
     falling = rng.normal(size=(80, 6))
@@ -176,23 +164,6 @@ def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
     sizes = [int((sides == g).any(axis=1).sum()) for g in range(sides.max() + 1)]
     assert sum(sizes) == len(pairs)
     return np.repeat(np.arange(len(sizes)), sizes)
-
-
-def test_a_pair_moves_neither_its_score_nor_its_bar() -> None:
-    pairings = [p for p in measured() if "d" not in (p.first.workload, p.second.workload)]
-    sides = sides_by(pairings, "workload")
-    cell = (sides.min(axis=1) == 0) & (sides.max(axis=1) == 3)
-    changed = [replace(p, speed_first=0.2) if hit else p for p, hit in zip(pairings, cell.tolist(), strict=True)]
-    one = judge(PairDesign(pairings), pairings, sides, "both", 0.8)
-    other = judge(PairDesign(changed), changed, sides, "both", 0.8)
-    order = np.concatenate([_cell(sides, a, b) for a in range(4) for b in range(a, 4)])
-    inside = cell[order]
-    np.testing.assert_allclose(one.scores[inside], other.scores[inside], atol=1e-9)
-    np.testing.assert_allclose(one.bars[inside], other.bars[inside], atol=1e-9)
-
-
-def _cell(sides: np.ndarray, one: int, other: int) -> np.ndarray:
-    return np.flatnonzero((sides.min(axis=1) == one) & (sides.max(axis=1) == other))
 
 
 def test_precision_and_recall_at_the_bars() -> None:
@@ -269,17 +240,6 @@ def test_json_is_as_recorded_and_comes_back_equal() -> None:
     text = json.dumps(TREE.to_json(), indent=1) + "\n"
     assert text == (GOLDEN / "share_tree.json").read_text(encoding="utf-8")
     assert ShareTree.from_json(json.loads(text)) == TREE
-
-
-@given(st.floats(0, 100), st.floats(0, 100))
-def test_the_path_leads_to_the_predicted_leaf(gpu_util: float, gmem_util: float) -> None:
-    job = usage(gpu_util, gmem_util)
-    node = TREE.nodes[0]
-    for step in TREE.path(job):
-        assert step.below == (step.value <= step.threshold)
-        node = TREE.nodes[node.below if step.below else node.above]
-    assert node.feature is None
-    assert TREE.predict([job]).tolist() == [node.label]
 
 
 def test_agrees_with_the_library_where_thresholds_are_not_rounded() -> None:

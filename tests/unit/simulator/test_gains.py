@@ -21,16 +21,13 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import EpochTable
-from lucid.simulator.compare import applicable, compare_policies
+from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
-    Held,
-    baseline_of,
     gains,
     gains_headline,
     gains_of_runs,
     gains_to_dict,
-    held_text,
     loss_text,
     run_metrics,
     times_baseline,
@@ -55,14 +52,6 @@ def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
 
 
 PLAIN = run_of("backfill", [0.0, 0.0, 3600.0])
-
-
-def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
-    fifo, lucid = run_of("fifo", [0.0]), run_of("lucid", [0.0])
-    assert baseline_of([lucid, PLAIN]) is PLAIN
-    assert baseline_of([fifo, lucid]) is fifo
-    assert baseline_of([lucid]) is None
-    assert gains_of_runs([lucid], {}) == []
 
 
 def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
@@ -90,22 +79,6 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
-
-
-def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
-    said = held_text(Held(90_000.0, 97_200.0, 208, 30.0), "lucid", "backfill")
-    assert "hold 90,000 GPU-hours under lucid and 97,200 under backfill" in said
-    assert said.endswith("as if the cluster of 208 GPUs had 10 more, day and night.")
-    assert "had 10 fewer" in held_text(Held(97_200.0, 90_000.0, 208, 30.0), "lucid", "backfill")
-    assert held_text(Held(97_200.0, 97_250.0, 208, 30.0), "lucid", "backfill") == "", "nobody would see it"
-    assert held_text(Held(1.0, 2.0, 208, 0.0), "lucid", "backfill") == ""
-    runs = [run_of("backfill", [0.0, 0.0]), run_of("lucid", [0.0, 0.0])]
-    for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
-        run.series.busy_gpu_s = held_s
-        run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
-    (found,) = gains_of_runs(runs, {})
-    assert found.held == Held(1.0, 2.0, 8, 1.0)
-    assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
 
 
 def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
@@ -179,6 +152,12 @@ def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool,
     assert [reason is None for reason in found] == [plain, staged, growing]
     for reason in found:
         assert reason is None or reason.startswith("needs ")
+
+
+def test_ablations_are_for_those_who_ask() -> None:
+    assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
+    assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
+    assert "muri-l-2" in ABLATIONS
 
 
 def test_several_processes_find_what_one_finds() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from lucid.core.job import Job
-from lucid.html.charts import Scale, Tick, even_ticks, log_duration_ticks, placed, time_ticks
+from lucid.html.charts import time_ticks
 from lucid.html.page import show_change, show_duration
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.report.charts import MOST_POINTS, bar_chart, time_lines
+from lucid.simulator.report.charts import MOST_POINTS, time_lines
 from lucid.simulator.report.page import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"
@@ -224,13 +224,6 @@ def test_synthetic_traces_are_called_so(tmp_path: Path, note: str, said: bool) -
     assert note in page.seen
 
 
-def test_a_policy_looks_the_same_in_every_report(tmp_path: Path, page: Page, four: list[Run]) -> None:
-    together = {series["name"]: series["p"] for series in page.readouts["jct"]["series"]}
-    assert len(set(together.values())) == len(four)
-    for run in four:
-        assert report(tmp_path, [run]).readouts["jct"]["series"][0]["p"] == together[run.policy]
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     tame = report(tmp_path, [make_run("fifo"), make_run("lucid")], notes=["n"])
     runs = [make_run(name, vcs=(HOSTILE, "beta")) for name in ("fifo", f"lucid {HOSTILE}")]
@@ -274,14 +267,6 @@ def test_a_run_without_jobs_still_gives_a_page(tmp_path: Path) -> None:
         write_report(tmp_path / "none.html", "t", [], {})
 
 
-def test_vcs_beyond_what_a_chart_takes_are_in_the_table(tmp_path: Path) -> None:
-    page = report(tmp_path, [make_run("fifo", jobs=400, vcs=[f"vc-{i:03}" for i in range(130)])])
-    bars = [found for found in page.of("rect") if found.get("class") == "bar"]
-    assert len(bars) == 96 + 4
-    assert "34 more are in the table" in page.seen
-    assert "vc-129" in page.words["th"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
@@ -308,36 +293,6 @@ def test_durations_read_well(seconds: float | None, shown: str) -> None:
 )
 def test_changes_are_relative_to_the_reference(value: float, reference: float, shown: str) -> None:
     assert show_change(value, reference) == shown
-
-
-def test_scale_is_linear_or_logarithmic_and_clips() -> None:
-    linear = Scale(0, 100, 300, 100)
-    assert [linear(v) for v in (0, 25, 100, 150, -3)] == [300, 250, 100, 100, 300]
-    log = Scale(1, 10_000, 0, 400, log=True)
-    assert [log(v) for v in (1, 10, 100, 10_000, 0)] == [0, 100, 200, 400, 0]
-    assert Scale(5, 5, 0, 400)(5) == 0
-
-
-@pytest.mark.parametrize(
-    ("high", "whole", "ticks"),
-    [
-        (490, False, [0, 100, 200, 300, 400, 500]),
-        (1, True, [0, 1]),
-        (0, False, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (3, True, [0, 1, 2, 3]),
-    ],
-)
-def test_even_ticks_are_round_and_reach_the_top(high: float, whole: bool, ticks: list[float]) -> None:
-    assert even_ticks(high, whole=whole) == pytest.approx(ticks)
-
-
-def test_log_ticks_are_durations_people_know_and_do_not_touch() -> None:
-    ticks = log_duration_ticks(30, 400 * 86400)
-    assert [tick.label for tick in ticks] == ["1 min", "10 min", "1 h", "6 h", "1 d", "7 d", "30 d", "180 d"]
-    assert [tick.label for tick in placed(Scale(0, 100, 0, 100), [Tick(0, "a"), Tick(30, "b"), Tick(60, "c")])] == [
-        "a",
-        "c",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -374,18 +329,3 @@ def test_lines_are_means_of_equal_spans_on_one_grid() -> None:
     assert set(lines.pending[0].tolist()) == {3}
     assert lines.pending[1].tolist() == [4, 4, 4, 40]
     assert lines.peak_pending == [3, 40]
-
-
-def test_bars_are_as_long_as_the_delay_and_start_at_zero() -> None:
-    def figures(delay_s: float) -> dict[str, float]:
-        return {"jobs": 3, **{f"{key}_queue_s": delay_s for key in ("avg", "median", "p90")}}
-
-    groups = [{"a": figures(36000), "b": figures(0)}, {"a": figures(18000), "b": {"jobs": 0}}]
-    chart = bar_chart("t", ["a", "b", "c"], [("fifo", 1), ("lucid", 0)], groups)
-    assert chart is not None
-    (first, second), (zero,), none = (group.bars for group in chart.groups)
-    assert first.width == pytest.approx(2 * second.width, abs=0.2)
-    assert zero.width == 1
-    assert none == []
-    assert (first.value, second.value) == ("10.0 h", "5.00 h")
-    assert "a, fifo: 3 jobs, waiting 10.0 h on average" in first.tip
