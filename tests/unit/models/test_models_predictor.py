@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from builders import a_job
 from examples import examples
+from lucid.cli.jobs.commands import explain
+from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.codec import from_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
@@ -344,6 +347,27 @@ def test_an_anchor_in_words(term: Term, words: str) -> None:
     only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
     assert words in prediction_lines(only, "alice")[1]
     assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
+
+
+def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) -> None:
+    trace = synthesise(replace(preset("month-small"), jobs=300, days=2.1), 3)
+    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
+    metrics, runs, logs = compare(scenario, ["lucid"], keep_decisions=True)
+    write_run(tmp_path, scenario, runs, metrics, logs, [])
+    job = trace.jobs[150].job
+    text = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path)], catch_exceptions=False).output
+    assert "by learned: " in text
+    assert f"user {job.user}, median of" in text
+    data = json.loads(
+        CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False).output
+    )
+    terms = data["prediction"]["duration_terms"]
+    total = terms["intercept"] + math.fsum(term["score"] for term in terms["terms"])
+    assert total == pytest.approx(terms["score"], abs=1e-9)
+    assert math.exp(total) - terms["offset_s"] == pytest.approx(data["prediction"]["duration_s"], abs=1e-5)
+    # told as it was decided: the queue was ordered by the same number
+    priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
+    assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
 
 
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
 from lucid.cli.console import answer
+from lucid.cli.main import lucidctl
 from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
@@ -35,6 +37,7 @@ from lucid.simulator.metrics import (
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace
 
 HOSTILE = "<script>alert(1)</script>"
@@ -188,3 +191,10 @@ def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
     assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
+
+
+def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
+    trace = tmp_path / "plain.csv"
+    write_trace(PLAIN_TRACE, trace)
+    with pytest.raises(ConfigError, match="none of the policies can run"):
+        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)

@@ -181,3 +181,12 @@ def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Ap
     assert report.gradient == app.gradient(report.batch, 1), "the second epoch by now"
     agent.place((4,), 0.0)
     assert finish(agent) < 0.9 * finish(without)
+
+
+def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> None:
+    path = workload(profiles, f"{HEADER}a,0,made,2,256\nb,30,made,2,256\n", "two.csv")
+    args = ["simulate", str(path), "--nodes", "2", "--gpus-per-node", "4", "--policy", "optimus"]
+    result = CliRunner().invoke(lucidctl, [*args, "--policy", "tiresias"], catch_exceptions=False)
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    assert "optimus.interval_s = 60.0, optimus.epochs_left = measured" in words
