@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import os
@@ -10,13 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from benchmarks.calibrate.__main__ import calibrate
+from benchmarks.calibrate.measure import steps_between
 from examples import examples
-from lucid.errors import ModelError
-from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
+from lucid.binder.contention import contention_speeds
+from lucid.core.job import JobProfile
+from lucid.errors import ConfigError, ModelError
+from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles, shipped
 from lucid.models.packing.pair_speed import (
     FallingRidge,
     Honest,
@@ -30,6 +36,7 @@ from lucid.models.packing.pair_speed import (
     sides_by,
 )
 from lucid.models.packing.share_score import Node, ShareTree, Thresholds, fit_share, share_labels
+from lucid.simulator.cluster.truth import read_pairs as read_truth
 from scenes.models import damaged
 
 
@@ -324,3 +331,40 @@ def test_share_score_for_workloads_never_seen() -> None:
     labels = [u.label for u in usages if u.label is not None]
     accuracy = float(np.mean(np.equal(leave_workload_out(usages, labels), labels)))
     assert accuracy >= 0.78  # measured 52 of 66; the goal, 0.80, would be 53
+
+
+def test_the_shipped_tables_are_what_the_command_makes_and_say_they_are_synthetic(tmp_path: Path) -> None:
+    done = CliRunner().invoke(calibrate, ["--synthetic", "--out", str(tmp_path)])
+    assert done.exit_code == 0
+    assert done.output.count("(synthetic)") == 3
+    assert shipped("share.json").read_text() == (tmp_path / "share.json").read_text()
+    for name in ("profiles.csv", "pairs.csv"):
+        assert shipped(name).read_text() == (tmp_path / name).read_text()
+        with shipped(name).open() as file:
+            assert all(row["source"] == "synthetic: contention model" for row in csv.DictReader(file))
+    profiles = read_profiles(shipped("profiles.csv"))
+    pairs = read_pairs(shipped("pairs.csv"), profiles)
+    assert (len(profiles), len(pairs)) == (32, 526)
+    assert len(read_truth(shipped("pairs.csv"))) == len(pairs)
+    one = pairs[40]
+    a, b = (JobProfile(u.gpu_util, u.gmem_util, u.gmem_mib) for u in (one.first, one.second))
+    assert (one.speed_first, one.speed_second) == pytest.approx(contention_speeds(a, b), abs=1e-4)
+
+
+def test_speed_is_read_between_whole_steps() -> None:
+    report = "1.0 10\n2.0 20\n3.0 40\n4.0 60\n5.5 70\nbroken line\n6"
+    assert steps_between(report, 1.5, 4.2) == 20.0
+    assert steps_between(report, 4.5, 9.0) is None
+    assert steps_between("1.0 1\n2.0 3\n", 0, 9) is None
+
+
+def test_share_scores_are_trained_on_the_synthetic_table_and_it_shows(tmp_path: Path) -> None:
+    from lucid.cli.learn.models import models
+
+    library = ["--library", str(tmp_path)]
+    done = CliRunner().invoke(models, ["train", "share", "--synthetic", *library, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+    assert "synthetic" in "".join(path.read_text() for path in tmp_path.rglob("*.json*"))
+    both = CliRunner().invoke(models, ["train", "--synthetic", "--pairs", "x.csv", *library])
+    assert isinstance(both.exception, ConfigError)
