@@ -17,13 +17,13 @@ from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
 from lucid.slurm.accounting import Accounting, SacctClient
-from lucid.slurm.client import Breaker, SlurmClient
+from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SystemClock
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
 from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
 from lucid.store.file import set_aside
-from lucid.store.port import Store, StoreDamaged
+from lucid.store.port import StoreDamaged
 from lucid.store.sqlite import SqliteStore
 
 _LOG = logging.getLogger("lucidd")
@@ -34,9 +34,9 @@ class Parts:
     """The parts that a daemon is made of."""
 
     settings: Settings
-    client: SlurmClient
+    client: CommandClient
     breaker: Breaker
-    store: Store
+    store: SqliteStore
     source: ProfileSource
     clock: Clock
     predictor: Predictor | LiveModels

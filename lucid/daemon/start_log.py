@@ -19,8 +19,8 @@ from lucid.daemon.barrier import behind_barrier
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, run_times_of, start_times_of, starts_ahead, wait_of
 from lucid.orchestrator.forecast.plan_ahead import Forecast, PairSpeed, forecast
 from lucid.orchestrator.policy import Policy
-from lucid.store.port import Store
 from lucid.store.recorder import QUIET_S
+from lucid.store.sqlite import SqliteStore
 
 _EVERY_S = 60.0
 """The least time between two notes."""
@@ -33,7 +33,7 @@ _COST = 50.0
 class StartLog:
     """Notes forecasts, and what became of them. ``policy``: a separate one like that of the plans."""
 
-    def __init__(self, store: Store, policy: Policy, pair_speed: PairSpeed) -> None:
+    def __init__(self, store: SqliteStore, policy: Policy, pair_speed: PairSpeed) -> None:
         self._store = store
         self._policy = policy
         self._pair_speed = pair_speed

@@ -27,7 +27,7 @@ from lucid.slurm.act.preempt import ClaimWatch
 from lucid.slurm.act.repair import Released, Repair
 from lucid.slurm.act.site_factors import SiteFactors
 from lucid.slurm.act.write import JobWriter
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.elastic.reports import Trouble
 from lucid.slurm.own.release import not_yet
 from lucid.slurm.own.state import ASSIGNED, JobState
@@ -44,7 +44,8 @@ from lucid.slurm.view.power_saving import Boots, Power, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
-from lucid.store.port import JobNote, Store
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
 """From the numbers of each node's GPUs and the time: the GPUs that get no new start, by name."""
@@ -62,7 +63,6 @@ _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned a
 
 
 def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
-    """No GPU is left out."""
     return {}
 
 
@@ -86,8 +86,8 @@ class SlurmCluster:
 
     def __init__(
         self,
-        client: SlurmClient,
-        store: Store,
+        client: CommandClient,
+        store: SqliteStore,
         profiles: ProfileSource,
         clock: Clock,
         slurm: SlurmSettings,
@@ -342,7 +342,6 @@ class SlurmCluster:
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:
-        """Forget what is noted of these jobs."""
         if not gone:
             return
         self._store.forget(gone, self.token)

@@ -29,7 +29,7 @@ _NEEDED = ("requested_tres", "extra")
 
 
 class PyslurmClient(CommandClient):
-    """A ``SlurmClient`` by pyslurm, which does by Slurm's commands what pyslurm cannot do. ``pyslurm``: the module
+    """A client by pyslurm, which does by Slurm's commands what pyslurm cannot do. ``pyslurm``: the module
     itself, in tests.
 
     A call of pyslurm holds Python's lock until slurmctld answers or libslurm gives up (MessageTimeout), so

@@ -143,16 +143,12 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
     }
     exempt_s = _seconds(config.get("PreemptExemptTime", "")) or 0.0
     kill_s, message_s = (
-        _whole_seconds(config, key, usual) for key, usual in (("KillWait", 30), ("MessageTimeout", 10))
+        float(digits(config.get(key, "").partition(" ")[0]) or usual)
+        for key, usual in (("KillWait", 30), ("MessageTimeout", 10))
     )
     return Preemption(
         by, _mode(config.get("PreemptMode", "")), exempt_s, tiers, modes, grace_s, found, kill_s, kill_s + message_s
     )
-
-
-def _whole_seconds(config: Mapping[str, str], key: str, usual: int) -> float:
-    """The seconds of a setting such as ``30 sec``."""
-    return float(digits(config.get(key, "").partition(" ")[0]) or usual)
 
 
 def _mode(text: str) -> str:

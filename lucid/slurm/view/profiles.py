@@ -15,7 +15,8 @@ from lucid.node.reports import read_summary
 from lucid.profiler.summary import Summary, merged_profile
 from lucid.profiler.use import GpuUse
 from lucid.slurm.records.job import SlurmJob
-from lucid.store.port import ProfileRow, Store
+from lucid.store.port import ProfileRow
+from lucid.store.sqlite import SqliteStore
 
 _UTIL_POINTS = 5.0
 _MEMORY_SHARE = 0.05
@@ -136,7 +137,7 @@ def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
 class KnownProfiles:
     """Keeps the profiles of jobs. A profile stays the same object as long as it does not change."""
 
-    def __init__(self, store: Store, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
+    def __init__(self, store: SqliteStore, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
         self._store = store
         self._source = source
         self._clock = clock

@@ -17,9 +17,8 @@ from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import build, process
-from lucid.daemon.build import Parts
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import Upkeep, model_timer, write_job_log
+from lucid.daemon.learning.training import Upkeep, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
@@ -28,7 +27,6 @@ from lucid.models.library import Library, Version
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
 from lucid.setup.doctor_state import check_state
-from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
 from lucid.store.lease import IN_MEMORY
@@ -47,16 +45,10 @@ def ended(n: int, user: str = "ada", ran_s: float = 300.0) -> Ended:
 class LearnedSite(Site):
     """The same site, going by a library."""
 
-    def start(self, holder: str = "one") -> Daemon:
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
         self.library = Library(self.folder / "models")
-        self.store = SqliteStore(self.folder / "lucid.db")
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, predictor=models, **parts)
 
     def serve(self, kind: str, model: Any) -> None:
         self.library.promote(kind, self.library.add(kind, model.to_json(), {}), "judged better")
@@ -208,7 +200,6 @@ def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
     store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
     lease = store.take_lease("me", 0.0, 1e9)
-    assert lease is not None
     store.put_ended([ended(n) for n in range(jobs)], lease.token)
 
     def train() -> list[dict[str, Any]]:
@@ -229,31 +220,20 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
     assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
 
 
-def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[list[str]] = []
-    monkeypatch.setattr("lucid.daemon.learning.training.ChildTick", lambda words, children=None: begun.append(words))
-    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
-    for every_h, there in ((0, False), (6, True)):
-        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
-    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
-
-
-def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
-    stop, told = threading.Event(), []
-    wake = WakeFile(tmp_path / "wake")
-
-    class Timer:
-        def start(self) -> None:
-            told.append("start")
-
-        def stop(self, wait: bool = False) -> None:
-            told.append("stop")
-
+@pytest.mark.parametrize(("every_h", "times"), [(0.0, 0), (6.0, 1)])
+def test_the_daemon_trains_beside_its_turns(site: LearnedSite, tmp_path: Path, every_h: float, times: int) -> None:
+    stop, trained = threading.Event(), threading.Event()
+    site.daemon.parts.settings = site.settings.changed({"models.every_h": every_h})
     turn = site.daemon.turn
-    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert process.turn_until(site.daemon, stop, wake, False, Timer()) == 0  # type: ignore[arg-type]
-    assert told == ["start", "stop"]
+
+    def once() -> float:
+        trained.wait(5.0 if times else 0.1)
+        stop.set()
+        return turn()
+
+    site.daemon.turn = once  # type: ignore[method-assign]
+    assert process.turn_until(site.daemon, stop, WakeFile(tmp_path / "wake"), False, trained.set) == 0
+    assert trained.is_set() is bool(times)
 
 
 def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:
@@ -284,9 +264,9 @@ def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> N
     site.submit("1", run_s=65.0)
     site.turns(20.0)
     slurm = site.slurm
-    slurm.records["1"] = replace(slurm.records["1"], flags=frozenset({"CONFIGURING"}))
+    slurm._set("1", flags=frozenset({"CONFIGURING"}))
     site.turns(40.0)
-    slurm.records["1"] = replace(slurm.records["1"], state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    slurm._set("1", state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
     site.turns(20.0)
     (ended,) = site.store.ended()
     assert not ended.ran
