@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from testbed import cli, host
-from testbed.owner import MARK, dead, mark_of, marked
+from testbed.owner import dead, mark_of
 from testbed.settings import layout_from
 
 REPO = Path(__file__).resolve().parents[2]
@@ -141,30 +141,6 @@ def test_a_testbed_that_is_somebody_elses_now_stays(started: Callable[[str], Pro
     assert mark_of(program.beside) == ""
     assert program.layout.home.exists()
     assert not dead(mark_of(os.getpid()))
-
-
-def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        program = Program(tmp_path, "waits")
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    program.process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
-    assert program.process.poll() is None
-    program.process.terminate()
-    program.process.communicate(timeout=20)
-    assert not program.left
-
-
-def test_a_process_is_told_by_more_than_its_number() -> None:
-    mark = mark_of(os.getpid())
-    assert not dead(mark)
-    assert dead(f"{os.getpid()}:1")
-    assert dead("")
-    assert MARK not in mark
-    assert marked("999999:1") == []
 
 
 def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:

@@ -50,12 +50,6 @@ def begun_at_once(monkeypatch: pytest.MonkeyPatch, *layouts: Layout) -> list[int
     return got
 
 
-def test_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = begun_at_once(monkeypatch, *(bed(tmp_path, name) for name in "abc"))
-    assert len(set(got)) == 3, got
-    assert all(isinstance(port, int) for port in got), got
-
-
 def test_in_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got = begun_at_once(monkeypatch, *(bed(tmp_path / name, name) for name in "abc"))
     assert len(set(got)) == 3, got
