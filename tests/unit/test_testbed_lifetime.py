@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -152,18 +151,3 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
             assert host.processes_in(Path("/"))[process.pid] == "slurmctld"
         finally:
             process.kill()
-
-
-def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
-    """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
-    begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
-    found = set()
-    for folder in ("slurm", "benchmarks", "tests", "tools"):
-        for path in (REPO / folder).rglob("*.py"):
-            name = str(path.relative_to(REPO))
-            if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):
-                continue
-            if re.search(r"\b(?:cli|testbed)\.up\(", path.read_text()):
-                found.add(name)
-                assert "kept(" in (REPO / begun_by.get(name, name)).read_text(), name
-    assert len(found) >= 5
