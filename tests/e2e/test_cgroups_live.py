@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -168,7 +170,8 @@ def lucidd(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
                 now_s = time.time()
                 if now_s - looked_s > 1.0:
                     looked_s = now_s
-                    source.running = {n for n, job in box.jobs().items() if job["job_state"] == ["RUNNING"]}
+                    with suppress(AssertionError, OSError, ValueError, subprocess.TimeoutExpired):
+                        source.running = {n for n, job in box.jobs().items() if job["job_state"] == ["RUNNING"]}
                 sampler.tick(source.specs(), now_s)
 
         beside = threading.Thread(target=samples, daemon=True)
