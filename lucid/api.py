@@ -171,7 +171,6 @@ def _words(option: click.Parameter) -> list[str]:
 
 
 def _typed(option: click.Parameter, value: Any) -> list[str]:
-    """An option as it is typed."""
     if value is None:
         return []
     if isinstance(value, bool):

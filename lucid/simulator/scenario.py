@@ -25,11 +25,10 @@ from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
 from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
-from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
-from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook
+from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook, lending_costs
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.predictors import (

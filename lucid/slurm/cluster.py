@@ -63,7 +63,6 @@ _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned a
 
 
 def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
-    """No GPU is left out."""
     return {}
 
 
@@ -343,7 +342,6 @@ class SlurmCluster:
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:
-        """Forget what is noted of these jobs."""
         if not gone:
             return
         self._store.forget(gone, self.token)

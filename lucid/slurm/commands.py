@@ -25,6 +25,7 @@ from lucid.slurm.records.configuration import (
     Limits,
     Network,
     Partition,
+    Reservation,
     clock_from,
     config_from_text,
     fair_shares_from,
@@ -33,6 +34,7 @@ from lucid.slurm.records.configuration import (
     network_from,
     partition_settings_from,
     partitions_from,
+    reservations_from,
     tiers_from,
 )
 from lucid.slurm.records.from_json import jobs_from, nodes_from, reads_whole, version_of
@@ -40,7 +42,6 @@ from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.json import accounting_trouble, loads
 from lucid.slurm.records.preemption import QOS_PREEMPTION, Preemption, preemption_from
 from lucid.slurm.records.request import JobDefaults, defaults_from
-from lucid.slurm.records.reservations import Reservation, reservations_from
 from lucid.text import digits
 
 MUNGE: Final = ("munge", "-u", "root", "-s")

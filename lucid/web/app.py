@@ -33,16 +33,15 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lucid.config.other import WebSettings
+from lucid.config.live import WebSettings
 from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.formatting import ago, duration
 from lucid.text import for_html
 from lucid.web.pages import PAGES, Page
 from lucid.web.pages.shown import NotShown
-from lucid.web.site import Site, clock
+from lucid.web.site import Site, Viewer, clock, viewer_of
 from lucid.web.source import Source
-from lucid.web.viewer import Viewer, viewer_of
 
 _STANDS_S = 1.0
 

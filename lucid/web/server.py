@@ -11,11 +11,11 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lucid.config.other import WebSettings
+from lucid.config.live import WebSettings
 from lucid.errors import ConfigError
 from lucid.web.app import build_app
+from lucid.web.site import UNIX
 from lucid.web.source import Source
-from lucid.web.viewer import UNIX
 
 _AT_ONCE = 512
 """Most connections and requests at once; one more gets 503. A proxy in front keeps its clients apart

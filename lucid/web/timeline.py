@@ -8,9 +8,8 @@ from typing import Any, TypedDict
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.explain.formatting import duration, when
-from lucid.web.site import Site
+from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import Span
-from lucid.web.viewer import Sight, Viewer
 
 _LANE, _GAP = 5, 7
 """Pixels of a GPU, and of the gap between two nodes."""
@@ -90,7 +89,6 @@ def _ahead_s(nodes: Sequence[Node], now_s: float, most_s: float) -> float:
 
 
 def _windows(node: Node, top: int, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """The windows of a node, as boxes over all its GPUs."""
     found = []
     for window in node.windows:
         first_s, last_s = max(window.from_s, since_s), min(window.end_s, until_s)

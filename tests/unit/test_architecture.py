@@ -95,7 +95,7 @@ def test_from_a_row_of_a_trace_to_its_row_in_the_report(tmp_path: Path) -> None:
     done = CliRunner().invoke(lucidctl, words)  # so that all is imported
     assert done.exit_code == 0, done.output
     way = Way(lambda: CliRunner().invoke(lucidctl, words))
-    first, last = ("simulator/traces/formats/pack.py", "_parse"), ("simulator/report/tables.py", "_packed")
+    first, last = ("simulator/traces/formats/columns.py", "_profile"), ("simulator/report/tables.py", "_packed")
     own = [step for step in way.between(first, last) if not step[1].endswith(".__init__")]
     assert 40 < len({file for file, _ in own}) <= MOST_REPLAYED
 

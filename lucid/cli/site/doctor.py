@@ -16,9 +16,9 @@ from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
+from lucid.daemon.leader import somebody_may_act
 from lucid.daemon.modes import KEY, modes_from, overtaken
 from lucid.daemon.policies import check_policy
-from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
 from lucid.setup.doctor import check_site

@@ -17,7 +17,7 @@ from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 
 from lucid.cli.console import Table, answer, say, stdout_console, styled, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
-from lucid.cli.options import DEFAULT_CONFIG, Group, config_option
+from lucid.cli.options import DEFAULT_CONFIG, PATH, Group, config_option
 from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.codec import to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
@@ -216,7 +216,7 @@ def _state(summary: Summary) -> str:
 @config_option
 @click.option(
     "--profiles",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the samplers' summaries.  [default: as --config says; without that file /var/lib/lucid/profiles]",
 )
 @click.option("--cards", is_flag=True, help="Also this machine's own cards that no job is on, asked of NVML.")

@@ -9,7 +9,7 @@ import click
 
 from lucid.cli.console import answer, say, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
-from lucid.cli.options import config_option
+from lucid.cli.options import PATH, config_option
 from lucid.config.load import Settings
 from lucid.daemon.modes import KEY, Switch, overtaken, switches_of
 from lucid.errors import ConfigError, StoreError, did_you_mean
@@ -141,9 +141,7 @@ def _rows(settings: Settings, store: SqliteStore) -> list[dict[str, str | None]]
 
 @click.command()
 @config_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Replace this file, for node_exporter's textfile collector."
-)
+@click.option("--out", type=PATH, help="Replace this file, for node_exporter's textfile collector.")
 def metrics(config: Path, out: Path | None) -> None:
     """Print lucidd's metrics for Prometheus, from its store. Slurm is not asked."""
     settings = live_settings(config)

@@ -16,8 +16,8 @@ from lucid.core.node import Window
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.own.reasons import of_reservation
+from lucid.slurm.records.configuration import Reservation
 from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.reservations import Reservation
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0

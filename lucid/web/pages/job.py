@@ -27,8 +27,7 @@ from lucid.store.sqlite import SqliteStore
 from lucid.web.pages.cluster import pair_of
 from lucid.web.pages.queue import row_of, starts_words
 from lucid.web.pages.shown import Event, Forecasts, JobPage, NotShown, Outcome, Runs, Start, WhyNot, number, text
-from lucid.web.site import Site
-from lucid.web.viewer import Sight, Viewer
+from lucid.web.site import Sight, Site, Viewer
 
 _UNKNOWN = "nothing is known of job {} here"
 _YET = "Nothing was decided about it yet."

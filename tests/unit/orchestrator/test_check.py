@@ -252,6 +252,7 @@ ROWS = [
     row("job c is of another user than job x", THIRD, third(user="eve"), **ONE_USER),
     row("", THIRD, third(user="eve"), packing={"same_user_only": False}),
     row("3 jobs, and a GPU of 'n2' has 2 slots", THIRD, with_slots(third(), 2)),
+    row("", together("n1:0-1", "ab"), with_slots(TURNS, 2)),
     row("z: the plan moves it to other GPUs", {"z": regroup("n1:0-1")}, third()),
     # pairs
     row("", BESIDE, guest()),
@@ -355,7 +356,8 @@ def test_a_job_that_is_to_start_at_home_starts_on_no_profiling_node() -> None:
 def test_only_jobs_in_their_profiling_run_are_released_or_kept(decision: Decision) -> None:
     for stage in Stage:
         room = part(nodes(1), (), [runs("r", "n1:0", stage=stage)], profiling=True)
-        allowed = done(snap(0.0, room), {VC: {"r": decision}}, profiling={"restarts": "allowed"})
+        rule = "never" if decision is KEEP else "allowed"
+        allowed = done(snap(0.0, room), {VC: {"r": decision}}, profiling={"restarts": rule})
         assert bool(allowed) is (stage is Stage.PROFILE)
 
 

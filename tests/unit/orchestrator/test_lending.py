@@ -23,8 +23,8 @@ from lucid.orchestrator.policies.lucid.plan import promises_by_vc, serve_turns, 
 from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.orchestrator.registry import make_policy
-from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.cluster.state import Semantics
+from lucid.simulator.cluster.usage import LentBook
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits

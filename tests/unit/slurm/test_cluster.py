@@ -228,7 +228,7 @@ def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> No
     """A plan of what waits there is then one of all that waits (``plan_errors``)."""
     stage.slurm.submit("1", "vc", 1)
     stage.slurm.submit("2", "vc", 1)
-    stage.slurm.records["2"] = replace(stage.slurm.records["2"], comment="lucid:held")  # by its user
+    stage.slurm._set("2", comment="lucid:held")  # by its user
     stage.modes["vc"] = Mode.OBSERVE
     assert [e.job.id for e in stage.look().pending] == ["1"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -473,7 +472,7 @@ def test_what_a_clock_said_that_was_a_day_ahead_holds_no_job_for_a_day(stage: Sc
     assert stage.mend()
     assert barred(stage)["1"] == reason
     stage.slurm.now -= 86400.0
-    stage.slurm.records["1"] = replace(stage.slurm.records["1"], eligible_s=0.0)  # slurmctld's clock was right
+    stage.slurm._set("1", eligible_s=0.0)  # slurmctld's clock was right
     stage.slurm.limits = lambda job: ""
     if anew:
         stage.restart()

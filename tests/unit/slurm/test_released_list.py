@@ -44,7 +44,7 @@ def test_what_lucid_release_let_go_is_held_again(site: Site) -> None:
         assert site.slurm.records[f"w{n}"].held
     assert sum(what == "hold" for _, what in site.slurm.writes) == 7, "once each"
     assert not (site.folder / "released").exists()
-    site.slurm.records["w0"] = replace(site.slurm.records["w0"], held=False)
+    site.slurm._set("w0", held=False)
     site.turns(10.0)
     assert not site.slurm.records["w0"].held, "its user released it afterwards: that is not undone"
 
@@ -98,7 +98,7 @@ def test_a_list_is_kept_while_lucid_release_may_still_be_at_it(site: Site) -> No
     site.daemon.turn()
     assert (site.folder / "released").exists(), "it has changed since the look before"
     for n in range(7):
-        site.slurm.records[f"w{n}"] = replace(site.slurm.records[f"w{n}"], held=False)
+        site.slurm._set(f"w{n}", held=False)
     site.turns(10.0)
     assert all(site.slurm.records[f"w{n}"].held for n in range(7))
     site.turns(10.0)

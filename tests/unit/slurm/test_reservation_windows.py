@@ -13,8 +13,8 @@ from lucid.core.decision import Action, Start
 from lucid.core.node import Window
 from lucid.errors import ClusterError
 from lucid.left_out import LeftOut
+from lucid.slurm.records.configuration import Reservation, reservations_from
 from lucid.slurm.records.request import JobDefaults
-from lucid.slurm.records.reservations import Reservation, reservations_from
 from lucid.slurm.view.windows import Closings, times_of
 from scenes.jobs import at
 from scenes.slurm import WHY, Scene

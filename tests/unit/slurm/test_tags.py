@@ -20,7 +20,6 @@ from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import JobNote
 from lucid.store.sqlite import SqliteStore
-from scenes.released import lucid_release
 from scenes.slurm import MINE, WHY, Scene
 from tool_comments import COMMENTS, LOOKALIKES
 
@@ -113,11 +112,11 @@ ASKED = "gres/gpu:2"
 OWN = f"lucid:vc=vc;held=1;node={ASKED};v=2"
 
 
-def ran(tag: str | None, scene: Scene | None = None, where: str = "n2:1,3") -> Scene:
+def ran(tag: str | None, scene: Scene | None = None, where: str = "n2:1,3", room: str = "vc") -> Scene:
     """A job that runs in slots, and what its AdminComment is then (``None``: as job_submit.lua wrote it)."""
     s = scene or Scene()
-    s.jobs("1", 2, request=Request(tres_per_node=ASKED, cpus_per_tres=""), light=True, mark=OWN)
-    assert s.start("1", where) is None
+    s.jobs("1", 2, request=Request(tres_per_node=ASKED, cpus_per_tres=""), light=room == "vc", mark=OWN)
+    assert s.start("1", where, room=room) is None
     s.slurm.advance(100.0)
     if tag is not None:
         s.slurm._set("1", admin_comment=tag)
@@ -132,6 +131,11 @@ def requeued_by_slurm(s: Scene) -> None:
     )  # fmt: skip
 
 
+def lose_store(s: Scene) -> None:
+    s.store = SqliteStore(IN_MEMORY)
+    s.store.take_lease("me", 0.0, 1e9)
+
+
 def settle(s: Scene, seconds: float = 200.0) -> list[str]:
     words: list[str] = []
     while seconds > 0.0:
@@ -142,39 +146,25 @@ def settle(s: Scene, seconds: float = 200.0) -> list[str]:
 
 
 @pytest.mark.parametrize("tag", [None, AT_START, "", "(null)"])
-def test_what_slurm_requeues_waits_in_lucids_queue_again(tag: str | None) -> None:
-    s = ran(tag)
-    requeued_by_slurm(s)
-    assert "was requeued, not by Lucid; waits again" in " ".join(settle(s))
-    assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
-    assert [entry.job.id for entry in s.look().pending] == ["1"]
-
-
-@pytest.mark.parametrize("tag", [None, AT_START])
-@pytest.mark.parametrize("restarted", [False, True], ids=["same lucidd", "the next one"])
-def test_what_lucid_starts_over_waits_in_its_queue_again(tag: str | None, restarted: bool) -> None:
-    s = ran(tag)
-    assert s.do("1", Requeue(WHY)) is None
-    if restarted:
+@pytest.mark.parametrize("how", ["Slurm", "Lucid", "Lucid, and the next lucidd", "the end of profiling"])
+def test_who_is_requeued_waits_in_lucids_queue_again(tag: str | None, how: str) -> None:
+    """Whatever else happens: tests/property/test_tags_lost.py."""
+    s = Scene()
+    profiled = how == "the end of profiling"
+    s.new |= {"1"} if profiled else set()
+    ran(tag, s, "p1:0,1" if profiled else "n2:1,3", room="prof" if profiled else "vc")
+    if how == "Slurm":
+        requeued_by_slurm(s)
+    else:
+        assert s.do("1", EndProfiling(WHY) if profiled else Requeue(WHY), "prof" if profiled else "vc") is None
+    if how == "Lucid, and the next lucidd":
         s.restart()
-    settle(s)
-    assert s.request("1").tres_per_node == ASKED
-    assert [entry.job.id for entry in s.look().pending] == ["1"]
+    assert ("was requeued, not by Lucid; waits again" in " ".join(settle(s))) is (how == "Slurm")
+    assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
+    assert [(entry.job.id, entry.job.vc) for entry in s.look().pending] == [("1", "vc")]
     assert s.start("1", "n1:0,1") is None
     s.slurm.advance(10.0)
     assert s.slurm.records["1"].state == "RUNNING"
-
-
-def test_the_end_of_profiling_is_one() -> None:
-    s = Scene()
-    s.new.add("1")
-    s.jobs("1", 2, mark=OWN)
-    assert s.start("1", "p1:0,1", room="prof") is None
-    s.slurm.advance(10.0)
-    s.slurm._set("1", admin_comment=AT_START)
-    assert s.do("1", EndProfiling(WHY), "prof") is None
-    settle(s)
-    assert [(entry.job.id, entry.job.vc) for entry in s.look().pending] == [("1", "vc")]
 
 
 def test_a_request_that_was_left_empty_is_written_again() -> None:
@@ -215,19 +205,6 @@ def entries(folder: Path) -> dict[int, str]:
     return {int(line.split(" ", 1)[0]): line.split(" ", 1)[1] for line in lines}
 
 
-def test_a_store_that_is_lost_is_made_up_for_by_the_list(tmp_path: Path) -> None:
-    s = ran(AT_START, Scene(state=tmp_path))
-    assert entries(tmp_path) == {1: f"0 - {OWN}"}
-    s.store = SqliteStore(IN_MEMORY)
-    s.store.take_lease("me", 0.0, 1e9)
-    s.restart()
-    requeued_by_slurm(s)
-    s.slurm._set("1", held=True)
-    settle(s)
-    assert [entry.job.id for entry in s.look().pending] == ["1"]
-    assert s.request("1").tres_per_node == ASKED
-
-
 @pytest.mark.parametrize("mode", [Mode.PACK, Mode.OBSERVE])
 @pytest.mark.parametrize("whole", [False, True])
 def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, whole: bool) -> None:
@@ -239,8 +216,7 @@ def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, 
     if whole:
         s.slurm._set("1", request=structs.replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
     assert (s.request("1").addressed, s.request("1").shards) == (whole, not whole)
-    s.store = SqliteStore(IN_MEMORY)
-    s.store.take_lease("me", 0.0, 1e9)
+    lose_store(s)
     s.modes["vc"] = mode
     s.restart()
     settle(s)
@@ -251,8 +227,7 @@ def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, 
 
 def test_a_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
     s = ran(AT_START, Scene(state=tmp_path))
-    s.store = SqliteStore(IN_MEMORY)
-    s.store.take_lease("me", 0.0, 1e9)
+    lose_store(s)
     s.restart()
     s.slurm._set("1", state="PENDING", placement=(), held=True, submit_s=s.slurm.now)
     settle(s)
@@ -350,19 +325,6 @@ def test_a_list_that_is_none_is_passed_over(tmp_path: Path, harm: str) -> None:
     assert not s.look().pending
 
 
-@pytest.mark.parametrize("how", ["tag", "list", "neither"])
-def test_lucid_release_leaves_nothing_held(tmp_path: Path, how: str) -> None:
-    """lucidd is gone for good, just as it had started a job over."""
-    s = ran(AT_START if how != "tag" else None, Scene(state=tmp_path))
-    assert s.do("1", Requeue(WHY)) is None
-    if how == "neither":
-        (tmp_path / "ours").unlink()
-    lucid_release(s.slurm, tmp_path, tmp_path)
-    record = s.slurm.records["1"]
-    assert not record.held
-    assert record.request.tres_per_node == ASKED
-
-
 def test_an_array_is_one_entry_and_each_of_its_tasks_counts(tmp_path: Path) -> None:
     s = Scene(state=tmp_path)
     for task in (1, 2):
@@ -370,8 +332,7 @@ def test_an_array_is_one_entry_and_each_of_its_tasks_counts(tmp_path: Path) -> N
         s.slurm._set(f"7_{task}", number=6 + task)
     s.look()
     assert entries(tmp_path) == {7: f"0 - {OWN}"}
-    s.store = SqliteStore(IN_MEMORY)
-    s.store.take_lease("me", 0.0, 1e9)
+    lose_store(s)
     s.restart()
     for task in (1, 2):
         record = s.slurm.records[f"7_{task}"]

@@ -23,10 +23,16 @@ from lucid.store.sqlite import SqliteStore
 from lucid.tuner.evidence import LEAST_DAYS, compare_days
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
-from lucid.tuner.proposal import Proposal, apply_proposal, changed_values, load_proposal, rollback, save_proposal
-from lucid.tuner.search import DAY_S, JobTimes, Journal, Trial, search
-from lucid.tuner.space import SPACE, choose, value_at, with_values
-from lucid.tuner.tune import tune
+from lucid.tuner.proposal import (
+    Proposal,
+    apply_proposal,
+    changed_values,
+    load_proposal,
+    rollback,
+    save_proposal,
+    tune,
+)
+from lucid.tuner.search import DAY_S, SPACE, JobTimes, Journal, Trial, choose, search, value_at, with_values
 from scenes.tuning import sparse_week
 
 

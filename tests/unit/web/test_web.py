@@ -19,18 +19,18 @@ import pytest
 import yaml
 from msgspec import structs
 
+from lucid.config.live import Anonymous, Others
 from lucid.config.load import Settings, settings_from
-from lucid.config.other import Anonymous, Others
 from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
-from lucid.slurm.records.reservations import Reservation
+from lucid.slurm.records.configuration import Reservation
 from lucid.store.view import view_to_dict
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
+from lucid.web.site import Sight, viewer_of
 from lucid.web.source import Source
-from lucid.web.viewer import Sight, viewer_of
 from scenes.pages import ADDRESSES, HOSTILE, Pages
 from web_client import WebClient
 

@@ -194,7 +194,6 @@ class LucidPolicy(PartitionPolicy):
         return (*homes, snapshot.arrivals.profiled_per_hour if profiling.time_aware else None)
 
     def _in_profiling(self, vc: str, snapshot: Snapshot) -> _Entries:
-        """Jobs of a VC that are in the profiling partition."""
         profiling = snapshot.profiling
         if profiling is None:
             return ()
