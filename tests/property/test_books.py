@@ -1,4 +1,4 @@
-"""Ledgers and partings that are carried from plan to plan, against those made anew; and what a plan books, against
+"""Ledgers that are carried from plan to plan, against those made anew; and what a plan books, against
 what it starts."""
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pytest
 from builders import VC, FixedPredictor
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
 from lucid.core.job import Job, JobProfile, Running
@@ -102,25 +101,6 @@ def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
                 assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
     assert pairs
     assert overlaps
-
-
-def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
-    """Also where the first call of a plan is made twice, as for an empty queue."""
-    parted = 0
-    for seed in range(examples(60)):
-        rng = random.Random(seed)
-        watch, running, nodes = Partings("asked"), [], _NODES
-        for n in range(_STEPS):
-            if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
-                running = _step(rng, running, n, odd=False)
-            else:
-                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
-            partition = Partition("vc", nodes, running=tuple(running))
-            found = watch(partition)
-            assert found == Partings("asked")(partition)
-            assert found == watch(partition)
-            parted += len(found)
-    assert parted > 5
 
 
 def _rules(rng: random.Random) -> PolicySettings:

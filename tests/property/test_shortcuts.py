@@ -375,4 +375,4 @@ def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
     capacity = {"n0": 24576.0}
     for rule in (unpack._unstable, unpack._outgrows, unpack._slowed):
         assert [*rule(quiet, beside, capacity)] == []
-    assert unpack.Partings("allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []
+    assert unpack.partings(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside)), "allowed") == []
