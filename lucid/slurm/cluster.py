@@ -41,7 +41,7 @@ from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
-from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
+from lucid.slurm.view.profiles import KnownProfiles, ProfileFolder
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
 from lucid.store.port import JobNote
@@ -88,7 +88,7 @@ class SlurmCluster:
         self,
         client: CommandClient,
         store: SqliteStore,
-        profiles: ProfileSource,
+        profiles: ProfileFolder,
         clock: Clock,
         slurm: SlurmSettings,
         daemon: DaemonSettings,
