@@ -32,7 +32,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.fixture
 def token(store: Store) -> int:
     lease = store.take_lease("me", 0.0, 10.0)
-    assert lease is not None
     return lease.token
 
 
@@ -58,21 +57,18 @@ def test_the_latest_prediction_of_a_job_is_kept_whole(store: Store, token: int) 
 def test_one_holder_at_a_time(store: Store, token: int) -> None:
     assert store.take_lease("other", 9.0, 10.0) is None
     renewed = store.take_lease("me", 9.0, 10.0)
-    assert renewed is not None
     assert (renewed.token, renewed.until_s) == (token, 19.0)
     assert store.lease() == renewed
 
 
 def test_a_lease_that_ran_out_goes_to_another_with_a_higher_token(store: Store, token: int) -> None:
     taken = store.take_lease("other", 10.0, 10.0)
-    assert taken is not None
     assert taken.token > token
     assert store.take_lease("me", 11.0, 10.0) is None
 
 
 def test_the_lease_of_a_dead_holder_may_be_taken_over(store: Store, token: int) -> None:
     taken = store.take_lease("other", 1.0, 10.0, takeover=store.lease())
-    assert taken is not None
     assert taken.token > token
 
 
@@ -81,7 +77,6 @@ def test_a_lease_that_was_renewed_since_it_was_seen_is_not_taken_over(store: Sto
     renewed = store.take_lease("me", 1.0, 10.0)
     assert store.take_lease("other", 1.0, 10.0, takeover=seen) is None
     assert store.lease() == renewed
-    assert renewed is not None
     assert renewed.token == token
 
 
@@ -89,7 +84,6 @@ def test_a_lease_given_back_is_free_and_its_token_is_never_used_again(store: Sto
     store.drop_lease(token)
     assert store.lease() is None
     taken = store.take_lease("other", 1.0, 10.0)
-    assert taken is not None
     assert taken.token > token
 
 

@@ -15,7 +15,7 @@ import pytest
 from box import Box
 from daemon_box import REPO, Lucidd
 from elastic_box import REPORTS, elastic_lucidd
-from python_box import copy, python_in
+from testbeds import copy, python_in
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 pytestmark = [

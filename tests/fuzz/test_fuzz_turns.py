@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 from hostile import SEED, Hostile, inputs, short
 
+from daemon_site import Site
 from fake_commands import job_json, node_json
-from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.config.load import settings_from
-from lucid.daemon.build import Parts
-from lucid.daemon.learning.models import WithContention
-from lucid.daemon.loop import Daemon
+from fake_slurm import FakeSlurm, fake_node
 from lucid.daemon.reporting.status import words_of_left_out
-from lucid.errors import ActionRefused
 from lucid.left_out import LeftOut
-from lucid.models.history import HistoryPredictor
-from lucid.slurm.client import Breaker, Changes
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.records.from_json import jobs_from, nodes_from
 from lucid.slurm.records.job import SlurmJob, SlurmNode
@@ -30,8 +24,8 @@ from lucid.store.sqlite import SqliteStore
 class Beset(FakeSlurm):
     """A slurmctld that shows, beside its own, records that a user or a bad disk made up."""
 
-    def __init__(self, **rest: Any) -> None:
-        super().__init__([fake_node("n1", "vc"), fake_node("n2", "vc")], now=1000.0, **rest)
+    def __init__(self, machines: Sequence[SlurmNode], now: float) -> None:
+        super().__init__(list(machines), now)
         self.hostile: list[Any] = []
         self.hostile_nodes: list[Any] = []
         self.left_out = LeftOut()
@@ -43,30 +37,6 @@ class Beset(FakeSlurm):
 
     def nodes(self) -> Sequence[SlurmNode]:
         return nodes_from({"nodes": [*self.hostile_nodes, *map(node_json, super().nodes())]}, self.left_out)
-
-    def _known(self, job_id: str) -> None:
-        if job_id not in self.records:
-            raise ActionRefused("slurm_update error: Invalid job id specified")
-
-    def update(self, job_id: str, changes: Changes) -> None:
-        self._known(job_id)
-        super().update(job_id, changes)
-
-    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        self._known(job_id)
-        super().hold(job_id, begin_s)
-
-    def release(self, job_id: str) -> None:
-        self._known(job_id)
-        super().release(job_id)
-
-    def requeue_hold(self, job_id: str) -> None:
-        self._known(job_id)
-        super().requeue_hold(job_id)
-
-    def cancel(self, job_id: str) -> None:
-        self._known(job_id)
-        super().cancel(job_id)
 
 
 def base(draw: Hostile, number: int) -> dict[str, Any]:
@@ -82,29 +52,15 @@ def base(draw: Hostile, number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["pack", "observe"])
 def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
-    slurm = Beset()
-    data = {
-        "slurm": {"nodes_every_s": 1},
-        "daemon": {
-            "partitions": {"vc": mode},
-            "state_dir": str(tmp_path),
-            "heartbeat": str(tmp_path / "beat"),
-            "first_guess_s": 60.0,
-        },
-    }
+    site = Site(
+        tmp_path, None, [fake_node("n1", "vc"), fake_node("n2", "vc")], slurm=Beset, partitions={"vc": mode},
+        first_guess_s=60.0,
+    )  # fmt: skip
+    site.settings = site.settings.changed({"slurm.nodes_every_s": 1})
+    slurm = site.slurm
     store = SqliteStore(tmp_path / "lucid.db", left_out=slurm.left_out)
     store._db.execute("PRAGMA synchronous = OFF")
-    parts = Parts(
-        settings_from(data, "test"),
-        slurm,
-        Breaker(lambda: slurm.now),
-        store,
-        FakeSampler(slurm, {}),
-        slurm,
-        WithContention(HistoryPredictor(60.0)),
-        left_out=slurm.left_out,
-    )
-    daemon = Daemon(parts, "one")
+    daemon = site.lucidd("one", store, left_out=slurm.left_out)
     named = 0
     for innocent, draw in enumerate(inputs(f"turns in {mode}"), start=1):
         slurm.hostile = [base(draw, 5000 + n) for n in range(draw.randrange(1, 6))]
@@ -114,7 +70,7 @@ def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
             wait_s = daemon.turn()
             given = f"LUCID_FUZZ_SEED={SEED}, {innocent} in {mode}: {short([slurm.hostile, slurm.hostile_nodes])}"
             assert daemon._barrier.failed == 0, f"{daemon._barrier.last_error}: {given}"
-            beat = read_heartbeat(tmp_path / "beat")
+            beat = read_heartbeat(tmp_path / "run/heartbeat")
             assert abs(beat.at_s - slurm.now) < 1.0, given
             if slurm.records[str(innocent)].start_s:
                 break

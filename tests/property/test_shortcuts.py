@@ -20,15 +20,13 @@ from lucid.binder import parting as unpack
 from lucid.binder.binder import Binder
 from lucid.binder.rules import ORDER, Guest
 from lucid.config.policy import PackingSettings, PolicySettings
-from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
+from lucid.core.decision import Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.core.reasons.queue import FairOrder
 from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, Stable
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity import timeline
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated
 from lucid.orchestrator.capacity.timeline import Timeline
@@ -280,25 +278,6 @@ def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothin
         parted += bool(made.actions)
         assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
     assert parted > 5
-
-
-def test_a_check_that_is_passed_over_would_have_passed() -> None:
-    """The same partition and plan are not checked again; another plan of the partition is."""
-    node = Node("n0", 1)
-    job = Pending(a_job("j"), 0.0)
-    room = Partition(VC, (node,), (job,), (Running(a_job("r"), 0.0, (NodeGpus("n0", 1),)),))
-    snapshot, check = Snapshot(0.0, {VC: room}), SafetyCheck(LucidPolicy.rules, rules_of())
-    good = PartitionPlan({"j": Hold((FairOrder(0.0),))})
-    check(snapshot, Plan(0.0, {VC: good}))
-    check(snapshot, Plan(0.0, {VC: good}))
-    start = Start((NodeGpus("n0", 1),), (FairOrder(0.0),))
-    with pytest.raises(UnsafePlan):
-        check(snapshot, Plan(0.0, {VC: PartitionPlan({"j": start}, (Action("j", VC, start),))}))
-    fewer = replace(room, running=())
-    check(replace(snapshot, partitions={VC: fewer}), Plan(0.0, {VC: good}))
-    more = replace(room, pending=(job, Pending(a_job("k"), 0.0)))
-    with pytest.raises(UnsafePlan):
-        check(replace(snapshot, partitions={VC: more}), Plan(0.0, {VC: good}))
 
 
 def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:

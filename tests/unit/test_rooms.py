@@ -48,14 +48,14 @@ def test_every_pattern_is_for_something() -> None:
     [
         (
             "lucid/slurm/view/snapshot.py",
-            {"test_holds.py", "test_story.py"},
+            {"test_lucidd.py", "test_story.py"},
             {"test_packages.py", "test_muri_live.py"},
         ),
-        ("slurm/job_submit/80_submit.lua", {"test_plugin_rules.py"}, {"test_waste_found.py"}),
-        ("tests/e2e/test_when.py", {"test_when.py"}, {"test_holds.py"}),
-        ("tests/e2e/elastic_box.py", {"test_elastic_live.py"}, {"test_holds.py"}),
+        ("slurm/job_submit/80_submit.lua", {"test_plugin.py"}, {"test_setup_live.py"}),
+        ("tests/e2e/test_hooks.py", {"test_hooks.py"}, {"test_lucidd.py"}),
+        ("tests/e2e/elastic_box.py", {"test_elastic_live.py"}, {"test_lucidd.py"}),
         ("tests/e2e/box.py", {"test_elastic_live.py", "test_packages.py", "test_testbed.py"}, set()),
-        ("lucid/web", {"test_waste_found.py"}, {"test_holds.py"}),
+        ("lucid/web", {"test_setup_live.py"}, {"test_lucidd.py"}),
     ],
 )
 def test_a_path_asks_for_its_own_files_and_for_the_story(

@@ -1,7 +1,6 @@
 """A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
 
-Its daemons are left out: what is tried is who takes it down. On a real testbed:
-tests/e2e/test_testbed_lifetime_live.py.
+Its daemons are left out: what is tried is who takes it down.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
 
 
 def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
-    """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
+    """The tests' own are watched (conftest.py, testbeds.py); ``make cluster`` leaves one up on purpose."""
     begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
     found = set()
     for folder in ("slurm", "benchmarks", "tests", "tools"):

@@ -87,10 +87,6 @@ def test_policies_name_what_they_need(name: str, sections: dict[str, Any], needs
     assert policy(name, **sections).needs == needs
 
 
-def test_L1_lucid_needs_no_preemption() -> None:
-    assert Capability.PREEMPT not in policy("lucid").needs
-
-
 def test_only_lucid_profiles() -> None:
     job = waits("a").job
     assert [name for name in BUILT_IN if policy(name).profiled(job)] == ["lucid"]
@@ -197,15 +193,6 @@ def test_a_predictor_that_fails_leaves_no_job_unpredicted_and_none_remembered() 
     assert {*annotate(both).predictions} == {"a", "b"}
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_a_plan_is_kept_as_long_as_its_partition_is_the_same_object(name: str) -> None:
-    chosen = policy(name)
-    room, twin = (part(nodes(1, 1), [waits("big", 2)]) for _ in range(2))
-    first = chosen.plan(snap(60.0, room)).partitions["vc"]
-    assert chosen.plan(snap(120.0, room)).partitions["vc"] is first
-    assert chosen.plan(snap(120.0, twin)).partitions["vc"] is not first
-
-
 def test_a_kept_snapshot_keeps_its_predictions() -> None:
     annotate = Annotator(FixedPredictor({"a": 1.0, "b": 2.0}))
     first = annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
@@ -213,26 +200,6 @@ def test_a_kept_snapshot_keeps_its_predictions() -> None:
     second = annotate(gone)
     assert {job: found.duration_s for job, found in first.predictions.items()} == {"a": 1.0}
     assert {job: found.duration_s for job, found in second.predictions.items()} == {"b": 2.0}
-
-
-def test_a_cycle_s_snapshot_keeps_its_predictions_for_whoever_keeps_it() -> None:
-    cluster, tape, predictor = (
-        a_cluster(a_trace(by("a", 1, 10.0)), profiled=lambda job: False),
-        Tape(),
-        FixedPredictor(),
-    )
-    cycle = Cycle(cluster, predictor, policy("fifo"), settings(), tape)
-    for now_s in (0.0, 10.0):
-        cluster.advance(now_s)
-        cycle.run()
-    first, second = (snapshot.predictions for snapshot, _, _ in tape.cycles)
-    assert (list(first), list(second)) == (["a"], [])
-
-
-def test_nobody_can_change_what_was_predicted() -> None:
-    annotated = Annotator(FixedPredictor())(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
-    with pytest.raises(TypeError):
-        annotated.predictions["a"] = guess(1.0)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from builders import LIGHT, VC, at, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running, Work
@@ -212,20 +212,6 @@ def left(made: PartitionPlan, name: str) -> float:
     return float(reason(made.decisions[name], Allotted).value)
 
 
-def test_epochs_come_from_the_losses_that_were_reported() -> None:  # O2, O5
-    assert left(fitted(trains("a", 3.0, losses_of(QUICK, range(9)))), "a") == 22 - 3
-    every_other = losses_of(QUICK, range(0, 18, 2))
-    assert left(fitted(trains("a", 8.0, every_other)), "a") == 22 - 8
-    assert left(fitted(trains("a", 60.0, losses_of(QUICK, range(9)))), "a") == pytest.approx(0.0, abs=0.01)
-
-
-def test_each_new_loss_counts() -> None:  # O2
-    seen = (*losses_of(SLOW, range(3)), *losses_of(QUICK, range(3, 12)))
-    assert left(fitted(trains("a", 3.0, seen[:2])), "a") == 20, "two points make no curve"
-    assert left(fitted(trains("a", 3.0, seen[:3])), "a") == 20, "its end is not in sight"
-    assert left(fitted(trains("a", 12.0, seen)), "a") < 20
-
-
 def test_the_job_with_more_to_learn_gets_the_gpus() -> None:  # O2, O11
     """Both run equally fast; only their losses differ."""
     speeds = tuple((g, 100.0 / g) for g in range(1, 9))
@@ -266,11 +252,6 @@ def test_epochs_of_jobs_of_the_same_type_come_next() -> None:  # O5
     assert left(made, "c") == 70 - 3, "another batch size makes another type"
     later = fitted(trains("a", 3.0, kind="same"), memory=made.memory, now_s=1800.0)
     assert left(later, "a") == (10 + 13 + 40) // 3 - 3, "those known before still count"
-
-
-def test_nothing_known_is_twenty_epochs_more() -> None:  # O5
-    made = fitted(trains("new", 0.0), trains("old", 37.0))
-    assert (left(made, "new"), left(made, "old")) == (20, 20)
 
 
 def dealt(machines: Sequence[Node], most: Mapping[str, int], running: Sequence[Running] = ()) -> dict[str, list[str]]:
@@ -314,13 +295,6 @@ def test_a_job_gets_as_few_nodes_as_can_be() -> None:  # O16
     assert dealt(machines, {"a": 4}) == {"a": ["n3"]}
     assert dealt(machines, {"a": 7}) == {"a": ["n3", "n4"]}
     assert dealt(machines, {"a": 8}) == {"a": ["n2", "n3", "n4"]}
-
-
-def test_who_keeps_his_number_of_gpus_keeps_his_gpus() -> None:  # O16
-    stays = runs("stays", "n1:0-1")
-    stays = replace(stays, job=replace(stays.job, gpus=1, elastic=replace(LIMITS, max_gpus=2)))
-    assert dealt((Node("n1", 3), Node("n2", 8)), {"new": 8}, [stays]) == {"new": ["n2"]}
-    assert stays.placement == at("n1:0-1")
 
 
 def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O19, O21

@@ -18,7 +18,6 @@ from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.reasons.queue import FreeGpus, Reserved
-from lucid.daemon.build import Parts
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
@@ -27,7 +26,6 @@ from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, as_foreseen
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
-from lucid.slurm.client import Breaker
 from lucid.store.port import JobNote
 from lucid.store.sqlite import SqliteStore
 from scenes.hostile import start
@@ -136,18 +134,14 @@ class Forgetful(FakeSlurm):
 
 
 class Absent(Site):
-    def start(self, holder: str = "one") -> Daemon:
-        if not isinstance(self.slurm, Forgetful):
-            self.slurm = self.sampler.slurm = Forgetful(self.slurm.machines, now=1e6)
-            self.books = Books(self.slurm)
-        self.store = SqliteStore(self.folder / "lucid.db")
+    def __init__(self, folder: Path, **daemon: Any) -> None:
+        super().__init__(folder, slurm=Forgetful, **daemon)
+
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
+        if "books" not in self.__dict__:
+            self.books, self.slurm.now = Books(self.slurm), 1e6
         self.predictor = WithContention(HistoryPredictor(2000.0))
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, accounting=self.books, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, accounting=self.books, **parts)
 
     def away(self, seconds: float) -> None:
         """The daemon is killed; Slurm goes on, and forgets."""
@@ -281,22 +275,22 @@ def told(at_s: float, starting: tuple[str, ...] = (), **starts: Span | None) -> 
     return None if found is None else dict(found.starts_in_s)
 
 
-def test_what_was_foreseen_of_this_picture_is_told_as_it_is() -> None:
-    assert told(100.0, a=(5, 10, 20), b=None) == {"a": (5, 10, 20), "b": None}
-
-
-def test_what_was_foreseen_before_comes_nearer() -> None:
-    assert told(90.0, a=(5, 15, 20), b=(100, 110, 120)) == {"a": (1, 5, 10), "b": (90, 100, 110)}
-
-
-def test_now_is_told_of_the_jobs_that_the_plan_starts_and_of_no_other() -> None:
-    assert told(95.0, ("a",), a=(5, 15, 20), b=(1, 1, 1)) == {"a": (0, 0, 0), "b": (1, 1, 1)}
-    assert told(95.0, a=(0, 0, 0), b=None) is None, "it was to start, and waits still: Slurm refused it, say"
-
-
-def test_it_does_not_hold_where_it_is_old_or_knows_not_all_who_wait() -> None:
-    assert told(39.0, a=None, b=None) is None
-    assert told(100.0, a=(5, 10, 20)) is None
+@pytest.mark.parametrize(
+    ("at_s", "starting", "foreseen", "found"),
+    [
+        (100.0, (), {"a": (5, 10, 20), "b": None}, {"a": (5, 10, 20), "b": None}),
+        (90.0, (), {"a": (5, 15, 20), "b": (100, 110, 120)}, {"a": (1, 5, 10), "b": (90, 100, 110)}),
+        (95.0, ("a",), {"a": (5, 15, 20), "b": (1, 1, 1)}, {"a": (0, 0, 0), "b": (1, 1, 1)}),
+        (95.0, (), {"a": (0, 0, 0), "b": None}, None),
+        (39.0, (), {"a": None, "b": None}, None),
+        (100.0, (), {"a": (5, 10, 20)}, None),
+    ],
+    ids=["of now", "comes nearer", "starts now", "was to start and waits", "old", "not all who wait"],
+)
+def test_what_was_foreseen_is_told_where_it_holds(
+    at_s: float, starting: tuple[str, ...], foreseen: dict[str, Span | None], found: dict[str, Span | None] | None
+) -> None:
+    assert told(at_s, starting, **foreseen) == found
 
 
 def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:

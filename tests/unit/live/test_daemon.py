@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.daemon.modes import modes_from, policy_settings
 from lucid.daemon.process import main
-from lucid.errors import ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from scenes.slurm import MINE
@@ -112,13 +110,6 @@ def _running(site: Site) -> Any:
     return site.daemon.cluster.observe().partitions["vc"].running
 
 
-def test_idle_it_asks_at_most_twelve_times_a_minute(site: Site) -> None:
-    site.turns(60.0)
-    before = site.slurm.reads
-    site.turns(600.0)
-    assert (site.slurm.reads - before) / 10 <= 12
-
-
 def test_a_freed_gpu_is_taken_within_three_seconds(site: Site) -> None:
     for n in range(3):
         site.submit(f"{n}", 4, run_s=300.0, name=f"j{n}", mark="lucid:vc=vc;share=0")
@@ -146,16 +137,6 @@ def test_a_second_daemon_waits_until_the_lease_runs_out(site: Site) -> None:
     first.turn()
     assert first.cluster is None, "the first has lost it and does not act any more"
     assert len(site.slurm.writes) == written
-
-
-def test_the_lease_of_a_dead_process_of_this_host_is_taken_at_once(site: Site) -> None:
-    import socket
-
-    dead = site.start(f"{socket.gethostname()}:999999999:1")
-    dead.turn()
-    second = site.start("two")
-    second.turn()
-    assert second.cluster is not None
 
 
 @pytest.mark.parametrize("how", ["pause", "mode"])
@@ -217,18 +198,6 @@ def test_a_slurm_before_23_11_is_refused_by_lucidd_and_by_doctor(tmp_path: Path)
     assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.PACK}  # type: ignore[union-attr]
 
 
-def test_site_factors_that_slurm_took_back_are_counted(tmp_path: Path) -> None:
-    site = Site(tmp_path, partitions={"vc": "order"})
-    unmarked(site, 6)
-    site.daemon.turn()
-    waiting = [r.id for r in site.slurm.records.values() if r.pending]
-    for job_id in waiting:  # as backfill does that began before the factors were written
-        site.slurm.records[job_id] = replace(site.slurm.records[job_id], priority=1000)
-    site.daemon.turn()
-    assert len(site.slurm.writes) == 2 * len(waiting)
-    assert json.loads(site.ctl("status", "--json"))["counts"]["factors_undone"] == len(waiting) > 0
-
-
 @pytest.mark.parametrize(("policy", "first"), [("lucid", "small"), ("fifo", "large")])
 def test_order_mode_writes_the_order_of_the_policy(tmp_path: Path, policy: str, first: str) -> None:
     site = Site(tmp_path, partitions={"vc": "order"}, policy=policy)
@@ -238,23 +207,6 @@ def test_order_mode_writes_the_order_of_the_policy(tmp_path: Path, policy: str, 
     site.turns(30.0)
     notes = site.store.notes()
     assert max(("large", "small"), key=lambda job_id: notes[job_id].site_factor) == first
-
-
-def test_trouble_ends_no_daemon_and_writes_no_heartbeat(site: Site) -> None:
-    site.daemon.turn()
-    first = read_heartbeat(site.folder / "run/heartbeat")
-    site.slurm.down = True
-    site.slurm.advance(30.0)
-    site.turns(30.0)
-    assert read_heartbeat(site.folder / "run/heartbeat") == first
-    assert "does not answer" in json.loads(site.ctl("status", "--json"))["last_error"]
-    site.slurm.down = False
-    site.turns(60.0)
-    beat = read_heartbeat(site.folder / "run/heartbeat")
-    assert beat is not None
-    assert first is not None
-    assert beat.at_s > first.at_s
-    assert json.loads(site.ctl("status", "--json"))["last_error"] == ""
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
@@ -324,23 +276,6 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert str(path) in said
     assert not (tmp_path / "lucid.db").exists()
     assert main(["--config", str(tmp_path / "none")]) == 2
-
-
-def test_an_estimate_is_within_the_time_limit_before_any_model_is_there(site: Site) -> None:
-    for number in range(4):
-        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", time_limit_s=600.0)
-    site.turns(20.0)
-    rows = json.loads(site.ctl("queue", "--json"))["queue"]
-    by = "history: no job has ended yet; capped at its time limit"
-    assert {(row["estimate_s"], row["estimate_by"]) for row in rows} == {(600.0, by)}
-    assert f"estimate 10 min by {by}" in site.ctl("explain", rows[-1]["job"])
-
-
-def test_slurm_down_is_no_reason_to_end(site: Site) -> None:
-    site.slurm.fails_at_write = lambda n: ClusterUnavailable("gone")
-    site.submit("1")
-    for _ in range(3):
-        assert site.daemon.turn() > 0
 
 
 def test_observing_a_full_queue_is_idle(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site)
         client.error = None
         site.slurm.advance(30.0)
         site.daemon.turn()
-        assert site.daemon._barrier.failed == 0, error
+        assert (site.daemon._barrier.failed, site.store.view("status")["last_error"]) == (0, ""), error
         assert read_heartbeat(beat) != before, error
     site.turns(200.0)
     assert site.slurm.records["1"].state == "RUNNING"
@@ -325,7 +325,7 @@ def test_an_unreadable_job_that_slurm_holds_itself_is_let_go_once(site: Site) ->
     """After a request that nothing can fill slurmctld sets the priority to 0 itself (seen on 24.11)."""
     site.daemon.turn()
     site.submit("1")
-    site.slurm.records["1"] = replace(site.slurm.records["1"], unread="ValueError: x", request=Request())
+    site.slurm._set("1", unread="ValueError: x", request=Request())
     release = site.slurm.release
 
     def held_again(job_id: str) -> None:

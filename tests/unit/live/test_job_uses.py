@@ -44,7 +44,6 @@ def test_only_jobs_of_the_window_count(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.daemon.turn()
     lease = site.store.lease()
-    assert lease is not None
     now_s = 3 * WEEK_S
     jobs = [("old", now_s - WEEK_S - 1.0), ("new", now_s - WEEK_S + 1.0)]
     site.store.put_ended([Ended(a_job(name, gpus=1), end_s, 60.0) for name, end_s in jobs], lease.token)
@@ -58,7 +57,6 @@ def test_whose_wish_it_was_not_to_share(tmp_path: Path, why: str) -> None:
     site = Site(tmp_path)
     site.daemon.turn()
     lease = site.store.lease()
-    assert lease is not None
     job = a_job("1", gpus=1, shareable=not why, whole_because=why)
     site.store.put_ended([Ended(job, 5000.0, 60.0, profile=LIGHT)], lease.token)
     (found,) = job_uses(site.store, {}, site.settings, 0.0)

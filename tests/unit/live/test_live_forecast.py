@@ -163,7 +163,6 @@ def hourly(days: float) -> list[float]:
 
 def said(scenario: Scenario, now_s: float) -> ArrivalForecast:
     forecaster = scenario.forecaster_for(scenario.settings.policy, lambda job: False)
-    assert forecaster is not None
     for item in scenario.trace.jobs:
         if item.job.submit_s <= now_s:
             forecaster.observe(item.job)

@@ -17,7 +17,6 @@ from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import build, process
-from lucid.daemon.build import Parts
 from lucid.daemon.learning.models import LiveModels
 from lucid.daemon.learning.training import Upkeep, write_job_log
 from lucid.daemon.loop import Daemon
@@ -28,7 +27,6 @@ from lucid.models.library import Library, Version
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
 from lucid.setup.doctor_state import check_state
-from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
 from lucid.store.lease import IN_MEMORY
@@ -47,16 +45,10 @@ def ended(n: int, user: str = "ada", ran_s: float = 300.0) -> Ended:
 class LearnedSite(Site):
     """The same site, going by a library."""
 
-    def start(self, holder: str = "one") -> Daemon:
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
         self.library = Library(self.folder / "models")
-        self.store = SqliteStore(self.folder / "lucid.db")
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, predictor=models, **parts)
 
     def serve(self, kind: str, model: Any) -> None:
         self.library.promote(kind, self.library.add(kind, model.to_json(), {}), "judged better")
@@ -208,7 +200,6 @@ def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
     store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
     lease = store.take_lease("me", 0.0, 1e9)
-    assert lease is not None
     store.put_ended([ended(n) for n in range(jobs)], lease.token)
 
     def train() -> list[dict[str, Any]]:
@@ -273,9 +264,9 @@ def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> N
     site.submit("1", run_s=65.0)
     site.turns(20.0)
     slurm = site.slurm
-    slurm.records["1"] = replace(slurm.records["1"], flags=frozenset({"CONFIGURING"}))
+    slurm._set("1", flags=frozenset({"CONFIGURING"}))
     site.turns(40.0)
-    slurm.records["1"] = replace(slurm.records["1"], state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    slurm._set("1", state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
     site.turns(20.0)
     (ended,) = site.store.ended()
     assert not ended.ran

@@ -143,7 +143,6 @@ def test_the_other_is_planned_and_held_jobs_are_let_go_after_five_minutes_and_ta
     assert held(site) == ["82"]
     assert [site.slurm.records[job].held for job in ("71", "72", "73")] == [False] * 3
     beat = read_heartbeat(site.folder / "run/heartbeat")
-    assert beat is not None
     assert beat.modes == {"vc": Mode.OBSERVE, "w": Mode.PACK}  # job_submit.lua leaves new jobs there to Slurm
     assert plan_errors_of(site.store.view("status"))["vc"].since_s == pytest.approx(began_s, abs=5.0)
     assert "are released" in site.ctl("status")

@@ -120,21 +120,6 @@ def test_beats_the_running_median_where_requests_tell(jobs: JobTable) -> None:
     assert 0.72 <= inside.mean() <= 0.93
 
 
-def test_is_as_good_as_the_median_where_nothing_helps() -> None:
-    rng = np.random.default_rng(0)
-    size = 1200
-    # What looked like the next duration until now turns into its opposite, again and again.
-    habit = np.where(np.arange(size) // 3 % 2 == 0, 100.0, 10_000.0)
-    submit = np.arange(size) * 20_000.0
-    flip = rng.permutation(habit)
-    table = JobTable.from_columns(
-        user=["ann"] * size, submit_s=submit, duration_s=flip, end_s=submit + flip, limit_s=[9e5] * size
-    )
-    result = walk_forward(table, 800, refits=2)
-    ours = metrics(result.point_s, table.duration_s[800:])["mae_s"]
-    assert ours <= 1.01 * metrics(result.median_s, table.duration_s[800:])["mae_s"]
-
-
 def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
     size = 40
     table = JobTable.from_columns(
@@ -149,23 +134,6 @@ def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
         estimate = DurationModel.untrained().predict(someone_new(gpus), history)
         assert estimate.point_s[0] == pytest.approx(seconds)
         assert estimate.source[0] == "demand mean"
-
-
-def test_with_nothing_finished_it_says_default() -> None:
-    estimate = DurationModel.untrained().predict(someone_new(), DurationHistory())
-    assert (estimate.point_s[0], estimate.source[0]) == (3600.0, "default")
-
-
-def test_new_name_falls_back_on_the_users_history(
-    model: DurationModel, history: DurationHistory, jobs: JobTable
-) -> None:
-    known = jobs.select([700])
-    renamed = JobTable.from_columns(
-        user=known.user, name=["never seen before"], cpus=[64.0], gpus=[1.0], submit_s=known.submit_s
-    )
-    median = DurationModel.untrained().predict(renamed, history).point_s[0]
-    estimate = model.predict(renamed, history)
-    assert median / 3 <= estimate.point_s[0] <= median * 3
 
 
 def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(model: DurationModel) -> None:
@@ -184,10 +152,6 @@ def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(mo
         assert [term.term for term in model.explain_facts(job, history.facts(job)).terms] == ["user median"]
 
 
-def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
-    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model"
-
-
 @settings(max_examples=examples(200), deadline=None)
 @given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
 def test_terms_and_intercept_sum_to_the_score(
@@ -203,12 +167,6 @@ def test_terms_and_intercept_sum_to_the_score(
     assert float(to_log(told.estimate_s)) == pytest.approx(told.score, abs=1e-6)
     product = math.exp(told.intercept) * math.prod(factor for _, _, factor in told.factor)
     assert product == pytest.approx(told.estimate_s + 10.0, rel=1e-6)
-
-
-def test_a_new_user_is_explained_too(model: DurationModel, history: DurationHistory) -> None:
-    told = model.explain_facts(someone_new(), history.facts(someone_new()))
-    assert told.terms[0][:2] == ("near limit", "12 users")
-    assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
 
 
 def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:
@@ -241,6 +199,10 @@ def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, .
     data = json.loads(json.dumps(damaged(model.to_json(), path, value)))
     with pytest.raises(ModelError, match=r"m\.json.*train the model again"):
         DurationModel.from_json(data, source="m.json")
+
+
+def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
+    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model"
 
 
 def test_the_limit_caps_the_estimate_and_its_interval(
@@ -411,9 +373,3 @@ def test_figures_on_a_real_log() -> None:
 )
 def test_never_worse_than_the_running_median_by_one_percent(log: str, row: int) -> None:
     assert evaluate_duration(SACCT / log, row)["worse"] == []
-
-
-def test_replay_continues_a_history(jobs: JobTable) -> None:
-    history = DurationHistory.from_jobs(jobs.select(np.arange(300)))
-    late = JobTable.from_columns(user=["user00"], submit_s=[1e9], end_s=[2e9], duration_s=[1.0])
-    np.testing.assert_array_equal(replay(late, history), history.facts(late))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -209,11 +208,3 @@ def test_killed_at_any_step_the_library_serves_and_trains_on(tmp_path: Path) -> 
         assert done.returncode == -signal.SIGKILL
     assert seen == {5.0, 9.0}
     assert step > 10  # it did die on the way
-
-
-def test_files_are_readable_json(library: Library) -> None:
-    train(library, 5.0, facts={"rows": 3})
-    content = json.loads((library.root / "toy" / "v0001.json").read_text())
-    assert set(content) == {"format", "sha256", "created", "facts", "data"}
-    assert content["facts"] == {"rows": 3, "loss": 5.0, "loss_in_service": None}
-    assert not list(library.root.rglob("*.tmp"))

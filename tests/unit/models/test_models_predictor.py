@@ -12,15 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from builders import a_job
 from examples import examples
-from lucid.cli.jobs.commands import explain
-from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.codec import from_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
@@ -155,22 +152,6 @@ def test_pair_speeds_are_the_pair_models() -> None:
             one, other = pairs.speeds([(usage_of(a), usage_of(b))])[0].tolist()
             for _ in range(2):  # the second time from what is kept
                 assert predictor.pair_speed(a, b) == pytest.approx((min(one, 1.0), min(other, 1.0)), abs=1e-12)
-
-
-def test_labels_name_family_and_configuration() -> None:
-    usage = usage_of(replace(PROFILE, workload="bert|wiki|32|1"))
-    assert (usage.workload, usage.config) == ("bert", "bert/wiki/32/1")
-    assert usage_of(PROFILE).workload is None
-
-
-def test_the_row_scorer_equals_the_tables(model: DurationModel) -> None:
-    assert model.tables is not None
-    scorer = RowScorer(model.tables)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        row = {name: rng.choice([np.nan, rng.normal(0, 2)]) for name in model.tables.features}
-        whole = model.tables.score({name: [value] for name, value in row.items()})
-        assert scorer(row) == pytest.approx(float(whole[0]), abs=1e-12)
 
 
 @given(st.sampled_from(["a", "b", "never seen", None]), st.one_of(st.none(), st.floats(-1e3, 1e3)))
@@ -338,10 +319,6 @@ def test_in_a_replay_a_changed_future_moves_no_prediction(
     assert all(_leaks(monkeypatch, 400))
 
 
-def test_in_a_replay_with_real_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(_leaks(monkeypatch, 400))
-
-
 # -- explanations -------------------------------------------------------------------------------------------------
 
 TOLD = Prediction(
@@ -390,27 +367,6 @@ def test_an_anchor_in_words(term: Term, words: str) -> None:
     only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
     assert words in prediction_lines(only, "alice")[1]
     assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
-
-
-def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) -> None:
-    trace = synthesise(replace(preset("month-small"), jobs=300, days=2.1), 3)
-    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
-    metrics, runs, logs = compare(scenario, ["lucid"], keep_decisions=True)
-    write_run(tmp_path, scenario, runs, metrics, logs, [])
-    job = trace.jobs[150].job
-    text = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path)], catch_exceptions=False).output
-    assert "by learned: " in text
-    assert f"user {job.user}, median of" in text
-    data = json.loads(
-        CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False).output
-    )
-    terms = data["prediction"]["duration_terms"]
-    total = terms["intercept"] + math.fsum(term["score"] for term in terms["terms"])
-    assert total == pytest.approx(terms["score"], abs=1e-9)
-    assert math.exp(total) - terms["offset_s"] == pytest.approx(data["prediction"]["duration_s"], abs=1e-5)
-    # told as it was decided: the queue was ordered by the same number
-    priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
-    assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
 
 
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:

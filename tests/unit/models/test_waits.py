@@ -14,12 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.waits.__main__ import main
-from benchmarks.waits.features import FEATURES, features_of
-from benchmarks.waits.table import WaitTable, moment_s, read_waits
+from benchmarks.waits.features import features_of
+from benchmarks.waits.table import WaitTable, read_waits
 from builders import LIGHT, a_job
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
-from lucid.errors import LucidError, TraceError
 from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor, PriorPredictor
 from lucid.models.throughput.bins import BIN_S
@@ -66,48 +65,6 @@ def test_the_future_changes_no_feature(tmp_path: Path) -> None:
     other = WaitTable(table.submit_s, start, end, table.account, table.partition, table.user, table.asked)
     assert np.array_equal(before[: cut + 1], features_of(other)[: cut + 1], equal_nan=True)
     assert not np.array_equal(before, features_of(other), equal_nan=True)
-
-
-def test_the_queue_is_counted_as_it_stood(tmp_path: Path) -> None:
-    text = _COLUMNS + (
-        "1,a,p,2026-01-01 00:00:00,2026-01-01 01:00:00,2026-01-01 03:00:00,4,0,1,0,3600\n"
-        "2,a,p,2026-01-01 00:30:00,2026-01-01 05:00:00,,2,0,1,0,7200\n"
-        "3,b,p,2026-01-01 02:00:00,2026-01-01 06:00:00,,2,0,1,0,7200\n"
-    )
-    (tmp_path / "waits.csv").write_text(text)
-    found = features_of(read_waits(tmp_path / "waits.csv"))
-    last = dict(zip(FEATURES, found[2], strict=True))
-    assert last["all_pending"] == pytest.approx(np.log10(2))
-    assert last["all_running"] == pytest.approx(np.log10(2))
-    assert last["all_cpus"] == pytest.approx(np.log10(5))
-    assert last["account_pending"] == 0.0
-    assert last["partition_last"] == pytest.approx(np.log10(3600))
-    assert last["all_oldest"] == pytest.approx(np.log10(1 + 5400))
-    assert np.isnan(dict(zip(FEATURES, found[1], strict=True))["all_last"]), "the first had not started"
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ("1,a,p,soon,2026-01-01,,1,1,1,0,1", "line 2"),
-        ("1,a,p,2026-01-02,2026-01-01,,1,1,1,0,1", "before submit_time"),
-    ],
-)
-def test_a_damaged_row_is_named(tmp_path: Path, row: str, words: str) -> None:
-    (tmp_path / "waits.csv").write_text(_COLUMNS + row + "\n")
-    with pytest.raises(TraceError, match=words):
-        read_waits(tmp_path / "waits.csv")
-
-
-def test_a_day_outside_the_log_is_refused(tmp_path: Path) -> None:
-    log = a_log(tmp_path / "waits.csv.gz", 50)
-    result = CliRunner().invoke(main, [str(log), "--test-from", "2027-01-01"])
-    assert isinstance(result.exception, LucidError)
-    assert "--test-from" in str(result.exception)
-
-
-def test_times_without_a_zone_are_utc() -> None:
-    assert moment_s("1970-01-01 00:01:00") == moment_s("1970-01-01T01:01:00+01:00") == 60.0
 
 
 def test_the_forecast_is_the_larger_of_now_and_then() -> None:

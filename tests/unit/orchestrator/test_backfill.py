@@ -30,7 +30,7 @@ from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
-from lucid.core.reasons.queue import Backfill, FairOrder, NodesOut, SlurmBars, SlurmPriority
+from lucid.core.reasons.queue import Backfill, NodesOut, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -95,12 +95,6 @@ def test_the_job_in_front_starts_though_a_later_one_would_fit_better() -> None:
     assert starts(plan) == {"a": "n1"}
 
 
-def test_one_that_can_never_run_holds_nobody_up() -> None:
-    plan = decide("backfill", snap(0.0, part(nodes(1, 2), [waits("huge", 3, 1.0), waits("a", 2, 2.0)])))
-    assert starts(plan) == {"a": "n1"}
-    assert kinds(plan.decisions["huge"]) == ["TooLarge"]
-
-
 def test_one_that_waits_for_a_node_that_is_down_holds_nobody_up() -> None:
     up, down = nodes(2, 2)
     room = part([up, replace(down, available=False)], [waits("wide", 4, 1.0), waits("a", 2, 2.0)])
@@ -120,12 +114,6 @@ def test_cpus_count_as_gpus_do() -> None:
     takes = waits("takes", 1, 2.0, cpus=2, time_limit_s=1.5 * HOUR)
     head = waits("head", 1, 1.0, cpus=8, time_limit_s=HOUR)
     assert starts(decide("backfill", snap(10.0, replace(room, pending=(head, takes))))) == {}
-
-
-def test_without_weights_in_order_of_submission() -> None:
-    plan = decide("backfill", snap(0.0, part(nodes(1, 1), [waits("b", 1, 2.0), waits("a", 1, 1.0)])))
-    assert starts(plan) == {"a": "n1"}
-    assert reason(plan.decisions["a"], FairOrder).submit_s == 1.0
 
 
 def test_age_and_size_weigh_as_in_slurm() -> None:

@@ -28,7 +28,7 @@ from builders import (
     waits,
 )
 from builders import policy as a_policy
-from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Start
+from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending
 from lucid.core.node import Node
 from lucid.core.reasons.queue import (
@@ -57,7 +57,6 @@ from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.orchestrator.registry import known_policies
 from lucid.slurm.records.configuration import Kept, tiers_from
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import view_from, view_to_dict
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
@@ -212,19 +211,6 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
     assert TrustLog(store).book.unranked == {}
 
 
-def test_a_picture_tells_it() -> None:
-    seen = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
-    assert view_from(view_to_dict(seen, Plan(0.0))).snapshot().trust == {"": BAD}
-
-
-def test_a_job_that_can_never_start_says_only_that() -> None:
-    seen = replace(
-        snap(2.0, part(nodes(1, 1), (waits("wide", gpus=2),)), predictions={"wide": guess(10.0)}), trust={"": BAD}
-    )
-    hold = decide("lucid", seen).decisions["wide"]
-    assert [type(one).__name__ for one in hold.reasons] == ["TooLarge"]
-
-
 @pytest.mark.parametrize("how", ["always", "never"])
 def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
     """Eight CPUs: two for the job that runs, three for the first that waits, and three for the next beside it."""
@@ -240,6 +226,7 @@ def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
     assert start.beside == "host"
 
 
+EVERY = ["fifo", "sjf", "qssf", "srtf", "tiresias", "backfill", "lucid"]
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
 JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
 
@@ -272,7 +259,7 @@ def test_the_head_of_the_line_blocks_the_rest(policy: str) -> None:
     assert plan.decisions["slim"] == Hold((BehindHead("wide"),))
 
 
-@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "srtf", "tiresias"])
+@pytest.mark.parametrize("policy", EVERY)
 def test_an_impossible_job_blocks_nobody(policy: str) -> None:
     jobs = [waits("huge", 9, 0.0), waits("slim", 1, 1.0)]
     estimates = {"huge": guess(1.0), "slim": guess(100.0)}
@@ -281,7 +268,7 @@ def test_an_impossible_job_blocks_nobody(policy: str) -> None:
     assert isinstance(plan.decisions["slim"], Start)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "srtf", "tiresias"])
+@pytest.mark.parametrize("policy", EVERY)
 def test_a_job_that_no_node_can_hold_blocks_nobody(policy: str) -> None:
     jobs = [waits("greedy", 1, 0.0, cpus=9), waits("slim", 1, 1.0, cpus=1)]
     estimates = {"greedy": guess(1.0), "slim": guess(100.0)}
@@ -341,13 +328,6 @@ def test_a_preemption_costs_a_restart() -> None:
     assert outcomes["short"].end_s == 300.0
     assert outcomes["long"].end_s == 300.0 + 800.0 + 40.0
     assert outcomes["long"].preemptions == 1
-
-
-@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "lucid"])
-def test_other_policies_leave_running_jobs_alone(policy: str) -> None:
-    predictions = {"long": guess(1000.0), "short": guess(1.0)}
-    snapshot = snap(50.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
-    assert not decide(policy, snapshot).actions
 
 
 def test_L29_one_vc_does_not_wait_for_another() -> None:

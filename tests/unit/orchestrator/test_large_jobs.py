@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,7 +50,6 @@ from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.store.values import value_from_json, value_to_json
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -156,6 +154,12 @@ def test_the_holder_is_the_job_that_was_submitted_first() -> None:
     assert holder.job.id == "a"
 
 
+@pytest.mark.parametrize(("gpus", "holds"), [(4, False), (5, True)])
+def test_only_large_jobs_hold_reservations(gpus: int, holds: bool) -> None:
+    holder, _ = next_holder(part(MACHINES, [waits("j", gpus)]), 4, 0.0, ReservationSettings())
+    assert (holder is not None) == holds
+
+
 @pytest.mark.parametrize(("now_s", "holder"), [(100.0, "short"), (172799.0, "short"), (172800.0, "long")])
 def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_waited_too_long(
     now_s: float, holder: str
@@ -164,13 +168,6 @@ def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_wai
     known = {"long": guess(9000.0), "short": guess(90.0)}
     found, _ = next_holder(room, 4, now_s, ReservationSettings(), known)
     assert found.job.id == holder
-
-
-@pytest.mark.parametrize(("gpus", "holds"), [(4, False), (5, True)])
-def test_only_large_jobs_hold_reservations(gpus: int, holds: bool) -> None:
-    room = part(MACHINES, [waits("j", gpus)])
-    holder, _ = next_holder(room, 4, 0.0, ReservationSettings())
-    assert (holder is not None) == holds
 
 
 def test_reservations_may_be_off() -> None:
@@ -451,12 +448,6 @@ def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
     assert memory_of(plan.partitions["vc"]).starts_s == {"second": 100.0}
 
 
-def test_the_shadow_can_be_recorded() -> None:
-    room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("x", 1, 1.0)], [runs("y", "n1:0-3"), runs("z", "n2:0-3")])
-    memory = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "z": 2.5 * HOUR}).memory
-    assert value_from_json(json.loads(json.dumps(value_to_json(memory)))) == memory
-
-
 def test_a_withdrawn_job_leaves_the_shadow() -> None:
     chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
     room = part(nodes(1, 1), [waits("a", 1, 1.0), waits("b", 1, 2.0)], [runs("x", "n1:0")])
@@ -464,11 +455,6 @@ def test_a_withdrawn_job_leaves_the_shadow() -> None:
     assert set(memory_of(first.partitions["vc"]).waiting) == {"a", "b"}
     left = replace(snap(20.0, replace(room, pending=room.pending[1:])), memory=first.memory)
     assert set(memory_of(chosen.plan(left).partitions["vc"]).waiting) == {"b"}
-
-
-def test_without_a_bound_nothing_is_remembered() -> None:
-    room = part(nodes(1, 1), [waits("a", 1, 1.0)], [runs("x", "n1:0")])
-    assert policy("lucid", None, **OFF).plan(snap(10.0, room)).memory == {}
 
 
 def test_a_job_in_profiling_does_not_wait_past_the_bound_there() -> None:
@@ -536,7 +522,7 @@ def test_lucidd_promises_twelve_hours_where_its_file_says_nothing_and_a_replay_n
     assert settings_from({}, "file").policy.fairness.beyond_plain_s is None
 
 
-def test_a_bound_of_nothing_is_none() -> None:
+@pytest.mark.parametrize("bound", [{}, {"beyond_plain_s": 0.0}])
+def test_without_a_bound_nothing_is_remembered(bound: dict[str, float]) -> None:
     scene = snap(9 * HOUR, part(nodes(1), [waits("j", 8)], [runs("r", "n1:0-7")]))
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": 0.0}, **OFF)
-    assert chosen.plan(scene).partitions["vc"].memory is None
+    assert policy("lucid", None, fairness=bound, **OFF).plan(scene).memory == {}

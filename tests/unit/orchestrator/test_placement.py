@@ -32,17 +32,16 @@ from builders import (
 )
 from examples import tried
 from lucid.config.policy import LIVE_DEFAULTS, ProfilingSettings, with_defaults
-from lucid.core.decision import Action, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Resize, Start
+from lucid.core.decision import EndProfiling, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Elastic, Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, indices_of, mask_of, placement_gpus, show_placement
 from lucid.core.reasons.profiling import ProfilingFits
-from lucid.core.reasons.queue import EverFits, FairOrder, GpusOut, Spread, Switches, TooLarge, Unranked
+from lucid.core.reasons.queue import EverFits, GpusOut, Spread, Switches, TooLarge, Unranked
 from lucid.core.reasons.sharing import DistributedAlone
 from lucid.core.snapshot import Partition
-from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policy import off_bad_gpus
@@ -315,14 +314,6 @@ def test_whatever_the_state_nobody_has_more_nodes_than_it_may(name: str, seed: i
     plan(name, room(machines, entries), seed=seed)
 
 
-def test_the_check_refuses_more_nodes() -> None:
-    entry = few(holds("a", "n1:0"))
-    decision = Resize(at("n1:0 n2:0"), (FairOrder(0.0),))
-    made = PartitionPlan({"a": decision}, (Action("a", "vc", decision),))
-    with pytest.raises(UnsafePlan, match="takes 1 nodes at the most, and would get 2"):
-        check_plan(part(nodes(2, 4), running=[entry]), made)
-
-
 def test_limits_by_nodes() -> None:
     limits = replace(AGENTS_LIMITS, max_nodes=2)
     assert limits.on_nodes([4, 8, 4]).max_gpus == 12
@@ -373,14 +364,6 @@ def test_one_node_is_no_place_for_a_job_of_two() -> None:
     assert isinstance(bar, EverFits)
     assert not bar
     assert Feasibility(part(nodes(2, 4))).bar(asked) is None
-
-
-def test_a_plan_that_puts_it_on_one_node_is_refused() -> None:
-    place = part(nodes(2, 4), [waits("j", 2, min_nodes=2)], name="vc")
-    start = Start(at("n1:0-1"), ())
-    plan = PartitionPlan({"j": start}, (Action("j", "vc", start),))
-    with pytest.raises(UnsafePlan, match="asked for 2 nodes, and would get 1"):
-        check_plan(place, plan)
 
 
 def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
@@ -445,7 +428,6 @@ def test_all_wait_in_a_pool(mode: str) -> None:
     assert {type(decision) for decision in made.decisions.values()} == {Hold}
 
 
-WHY = (FairOrder(0.0),)
 OUT = GpuOut("n1", 2, 50.0, "Xid 79, fallen off the bus", "xid", 79, "gpu", "reboot", ends_jobs=True)
 BAD = Node("n1", 4, slots=2, left_out=(OUT,))
 
@@ -468,18 +450,6 @@ def test_when_a_job_on_it_ends_there_is_one_gpu_less() -> None:
 def test_the_reason_names_it() -> None:
     assert Ledger(part([BAD])).gpus_out() == GpusOut(1, "n1", 2, 50.0, OUT.words)
     assert Ledger(part([Node("n1", 4)])).gpus_out() is None
-
-
-def test_no_policy_starts_anything_there() -> None:
-    here = part([BAD], [waits("a", 2)], [])
-    for place, ok in (("n1:0-1", True), ("n1:1-2", False)):
-        start = Start(at(place), WHY)
-        plan = Plan(0.0, {here.name: PartitionPlan({"a": start}, (Action("a", here.name, start),))})
-        if ok:
-            SafetyCheck(ANYTHING, settings())(snap(0.0, here), plan)
-        else:
-            with pytest.raises(UnsafePlan, match="left out of new starts"):
-                SafetyCheck(ANYTHING, settings())(snap(0.0, here), plan)
 
 
 def test_only_who_asked_for_it_is_started_over_and_only_for_a_fault_that_ends_jobs() -> None:

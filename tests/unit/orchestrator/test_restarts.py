@@ -13,7 +13,6 @@ from lucid.core.decision import (
     EndProfiling,
     Hold,
     Keep,
-    PartitionPlan,
     Plan,
     Requeue,
     Start,
@@ -24,10 +23,9 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import JUMBO
 from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Overflow, Requeueable
-from lucid.core.reasons.sharing import InSlots, PairHarm, Stable
+from lucid.core.reasons.sharing import InSlots, PairHarm
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.modes import live_profiling, policy_settings
-from lucid.errors import UnsafePlan
 from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
@@ -257,45 +255,6 @@ def test_no_length_of_either_job_makes_a_slow_pair_that_cannot_be_parted(
 def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> None:
     refused = beside("asked", 0.45, least_pair_speed=0.4)
     assert reason(refused, PairHarm, Hold).worst == pytest.approx(0.3)
-
-
-def requeue_of(entry: Running) -> tuple[Snapshot, Plan]:
-    decision = Requeue((Stable("j", True),), part=True)
-    pair = [replace(entry, partner="k"), runs("k", "n1:0", partner="j")]
-    snapshot = snap(0.0, part(nodes(1, 1), (), pair))
-    return snapshot, Plan(0.0, {VC: PartitionPlan({"j": decision}, (Action("j", VC, decision),))})
-
-
-@pytest.mark.parametrize(
-    ("rule", "asked", "safe"), [("asked", True, True), ("asked", False, False), ("never", True, False)]
-)
-def test_the_safety_check_lets_nobody_be_started_over_against_the_rule(rule: str, asked: bool, safe: bool) -> None:
-    snapshot, plan = requeue_of(runs("j", "n1:0", job={"restart_asked": asked}))
-    check = SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": rule}))
-    if safe:
-        check(snapshot, plan)
-        return
-    with pytest.raises(UnsafePlan, match=r"job j: the plan starts it over, which policy\.profiling\.restarts"):
-        check(snapshot, plan)
-    SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": "allowed"}))(snapshot, plan)
-
-
-def test_the_safety_check_knows_a_job_that_starts_elsewhere_and_one_that_is_lost() -> None:
-    snapshot = scene([waits("j")], [HOST])
-    made = plan_of(snapshot)
-    assert [a.partition for a in made.actions] == [PROFILING]
-    lost = Plan(0.0, {**made.partitions, PROFILING: PartitionPlan({})})
-    with pytest.raises(UnsafePlan, match="job j: it is pending in 'vc', and the plan does not decide it"):
-        SafetyCheck(LucidPolicy.rules, settings())(snapshot, lost)
-
-
-def test_the_safety_check_refuses_a_job_that_only_a_profiling_plan_may_take_elsewhere() -> None:
-    start = Start(at("n1:0"), (InSlots(True, False, 1, False, False, None, 1),))
-    other = part(nodes(1, 1, prefix="o"), [waits("j", vc="other")], name="other")
-    snapshot = snap(0.0, part(nodes(1, 1)), other)
-    parts = {VC: PartitionPlan({"j": start}, (Action("j", VC, start),)), "other": PartitionPlan({"j": Hold(())})}
-    with pytest.raises(UnsafePlan, match="cannot start it in partition 'vc'"):
-        SafetyCheck(LucidPolicy.rules, settings())(snapshot, Plan(0.0, parts))
 
 
 def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:

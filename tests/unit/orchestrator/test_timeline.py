@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 import pytest
@@ -270,24 +269,10 @@ def foreseen(snapshot: Snapshot, name: str = "lucid", most_visits: int = 10_000,
     return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_visits, coarser=0.0)
 
 
-def test_jobs_start_in_order_as_gpus_come_free() -> None:
-    room = part(nodes(1, 4), [waits("a", 4), waits("b", 2), waits("huge", 9)], [runs("r", "n1:0-2")])
-    known = {"a": guess(1000.0), "b": guess(100.0), "huge": guess(1.0), "r": guess(600.0)}
-    found = foreseen(snap(200.0, room, predictions=known))
-    assert found.starts_s == {"b": 400.0, "a": 500.0}
-    assert found.ahead_s == inf
-
-
 def test_a_pair_frees_its_gpus_when_the_last_of_both_ends() -> None:
     room = part(nodes(1, 4), [waits("a", 4)], [runs("r", "n1:0-3", partner="s"), runs("s", "n1:0-3", partner="r")])
     found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
     assert found.starts_s == {"a": 300.0}
-
-
-def test_free_gpus_on_two_nodes_are_not_room_for_a_job_of_one_node() -> None:
-    room = part(nodes(2, 4), [waits("a", 4)], [runs("r", "n1:0-1"), runs("s", "n2:0-1")])
-    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
-    assert found.starts_s == {"a": 100.0}, "4 GPUs are free at once, 2 on each node"
 
 
 def test_a_job_that_may_share_starts_as_soon_as_a_partner_does() -> None:
@@ -343,13 +328,6 @@ def test_a_job_that_was_not_started_in_slots_may_share_after_its_next_start() ->
     known = {"now": guess(500.0, 0), "host": guess(9000.0, 0), "next": guess(100.0)}
     found = foreseen(snap(30.0, room, prof, predictions=known), profiling=PROFILED_FIRST)
     assert found.starts_s["now"] == 41.0
-
-
-def test_nobody_passes_the_head_where_the_policy_does_not_backfill() -> None:
-    room = part(nodes(1, 4), [waits("head", 4), waits("small", 1)], [runs("r", "n1:0-2")])
-    known = {"head": guess(1000.0), "small": guess(10.0), "r": guess(600.0)}
-    assert foreseen(snap(0.0, room, predictions=known), "fifo").starts_s == {"head": 600.0, "small": 1600.0}
-    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"small": 0.0, "head": 600.0}
 
 
 def test_a_job_waits_for_its_profiling_run_and_those_before_it() -> None:

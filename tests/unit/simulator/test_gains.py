@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
 from lucid.cli.console import answer
-from lucid.cli.main import lucidctl
 from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
@@ -22,10 +19,9 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.orchestrator.registry import requirements_of
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import EpochTable
-from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
+from lucid.simulator.compare import applicable, compare_policies
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
     Held,
@@ -42,7 +38,6 @@ from lucid.simulator.metrics import (
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace
 
 HOSTILE = "<script>alert(1)</script>"
@@ -186,22 +181,6 @@ def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool,
         assert reason is None or reason.startswith("needs ")
 
 
-def test_assumptions_are_read_off_what_a_policy_needs() -> None:
-    words = {name: requirements_of(policy(name)).text() for name in ("fifo", "srtf", "lucid", "muri-l", "elastic")}
-    assert words["fifo"] == "no durations; code: unchanged"
-    assert words["lucid"] == "estimated durations; code: unchanged"
-    assert words["srtf"] == "TRUE durations, preempts; code: checkpoints"
-    assert words["muri-l"].startswith("no durations, preempts; code: an executor")
-    assert "resizes" in words["elastic"]
-    assert requirements_of(policy("srtf")).data()["durations"] == "true"
-
-
-def test_ablations_are_for_those_who_ask() -> None:
-    assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
-    assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
-    assert "muri-l-2" in ABLATIONS
-
-
 def test_several_processes_find_what_one_finds() -> None:
     heard: list[str] = []
     names = ["fifo", "srtf", "muri-l", "elastic", "tiresias"]
@@ -230,32 +209,3 @@ def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
     assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
-
-
-def test_the_command_prints_one_table_one_page_and_json(tmp_path: Path) -> None:
-    trace = tmp_path / "growing.csv"
-    write_trace(replace(PLAIN_TRACE, name="plain"), trace)
-    words = ["compare", str(trace), "--nodes", "2", "--workers", "1", "--out", str(tmp_path / "out")]
-    table = CliRunner().invoke(lucidctl, words, catch_exceptions=False, env={"COLUMNS": "160"})
-    assert table.exit_code == 0
-    assert "n/a" in table.output
-    assert "needs elastic jobs" in table.output
-    assert "TRUE durations, preempts" in table.output
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "not applicable: elastic needs elastic jobs" in page
-    assert "srtf assumes TRUE durations" in page
-    assert (tmp_path / "out" / "fifo" / "jobs.csv").exists()
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    data = json.loads(CliRunner().invoke(lucidctl, [*words[:-2], "--json"], catch_exceptions=False).output)
-    assert data["semantics"] == "honest"
-    for found in (summary, data):
-        assert found["not_applicable"].keys() >= {"muri-s", "muri-l", "elastic"}
-        assert found["assumptions"]["lucid"]["code"] == ""
-        assert set(found["results"]) == set(found["assumptions"]) - set(found["not_applicable"])
-
-
-def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
-    trace = tmp_path / "plain.csv"
-    write_trace(PLAIN_TRACE, trace)
-    with pytest.raises(ConfigError, match="none of the policies can run"):
-        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, learning, step_s, write_application
+from applications import EPOCHS, INIT, PERF, learning, step_s, write_application
 from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
@@ -145,13 +145,6 @@ def test_gradients_lie_between_batch_sizes_and_change_by_epoch(app: Application)
     assert app.gradient(300, 1) == pytest.approx((1.0, 4.0))
 
 
-def test_losses_fall_from_one(app: Application) -> None:
-    losses = [app.loss(300, e) for e in range(1, EPOCHS + 1)]
-    assert losses[0] == pytest.approx(1.0)
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.3
-
-
 @pytest.mark.parametrize(
     ("batch", "gpus", "passes"),
     [(128, 1, (128, 0)), (256, 1, (128, 1)), (512, 2, (128, 1)), (512, 4, (128, 0)), (1000, 3, (112, 2))],
@@ -186,12 +179,6 @@ def test_a_job_without_an_agent_keeps_its_batch_and_takes_as_long_as_it_says(app
     assert (report.step_model, report.gradient) == ((), None)
 
 
-def test_with_the_initial_batch_an_epoch_is_a_pass(app: Application) -> None:
-    assert learning(app, INIT).epochs == pytest.approx(EPOCHS)
-    assert learning(app, BATCHES[-1]).epochs > EPOCHS
-    assert app.samples == pytest.approx(STEPS * INIT)
-
-
 def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Application) -> None:
     truth = learning(app, INIT)
     without, agent = truth.begin(a_job("a"), False), truth.begin(a_job("a"), True)
@@ -214,25 +201,3 @@ def test_a_pinned_batch_stays_with_an_agent_that_reports(app: Application) -> No
     finish(training)
     assert training.progress().batch == 256
     assert training.progress().step_model
-
-
-def test_what_is_done_is_kept_where_time_is_cut_into_small_pieces(app: Application) -> None:
-    whole, cut = (learning(app, 256).begin(a_job("a"), False) for _ in range(2))
-    for training in (whole, cut):
-        training.place((2, 1), 5.0)
-    total_s = finish(whole)
-    spent = 0.0
-    while not cut.done:
-        piece = min(0.7, cut.left_s())
-        cut.advance(piece)
-        spent += piece
-    assert spent == pytest.approx(total_s)
-
-
-def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> None:
-    path = workload(profiles, f"{HEADER}a,0,made,2,256\nb,30,made,2,256\n", "two.csv")
-    args = ["simulate", str(path), "--nodes", "2", "--gpus-per-node", "4", "--policy", "optimus"]
-    result = CliRunner().invoke(lucidctl, [*args, "--policy", "tiresias"], catch_exceptions=False)
-    assert result.exit_code == 0
-    words = " ".join(result.output.split())
-    assert "optimus.interval_s = 60.0, optimus.epochs_left = measured" in words

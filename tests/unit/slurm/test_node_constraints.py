@@ -59,7 +59,6 @@ def test_no_place_and_no_time_is_found_on_other_nodes() -> None:
     assert consolidated(ledger, a_job("k", 8)) == at("n1:0-7")
     assert consolidated(ledger, a_job("l", 2, constraint="h100")) == at("n2:4-5")
     slot = Timeline(ledger, 0.0, ends).find(wants, 10.0)
-    assert slot is not None
     assert (slot.start_s, slot.parts) == (50.0, ((1, 8),))
     assert consolidated(ledger, a_job("m", 8, constraint="not known here")) == at("n1:0-7")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 
 from msgspec import structs
 
 from lucid.errors import ActionRefused, ClusterUnavailable
-from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
 from lucid.slurm.records.request import Request
 from scenes.slurm import Scene
@@ -142,15 +140,6 @@ def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> No
     assert len(told) == 8
 
 
-def test_one_whose_lease_is_due_is_told_nothing_else_in_that_round(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.slurm.now = 270.0
-    stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment="lucid:off")
-    stage.look()
-    stage.mend()
-    assert written(stage) == ["update"]
-
-
 def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.advance(LEASE_S)
@@ -172,7 +161,7 @@ def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -
     parked(stage, "1")
     for now_s, comment in ((61.0, ""), (270.0, "lucid:off"), (271.0, "lucid:off")):
         stage.slurm.now = now_s
-        stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment=comment)
+        stage.slurm._set("1", comment=comment)
         stage.mend()
     assert stage.slurm.records["1"].state == "RUNNING"
 
@@ -216,14 +205,6 @@ def test_a_begin_time_is_kept_to_the_second(stage: Scene) -> None:
     stage.slurm.advance(1.0)
     stage.mend()
     assert waiting(stage) == ["1"]
-
-
-def test_where_nobody_packs_any_more_it_starts(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.modes["vc"] = Mode.OBSERVE
-    assert stage.mend() == ["job 1: given back its begin time"]
-    stage.slurm.advance(1.0)
-    assert stage.slurm.records["1"].state == "RUNNING"
 
 
 def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucids_does_not(stage: Scene) -> None:

@@ -141,9 +141,7 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert words(stage, "b")[1:] == ["preempted for job own"]
     assert words(stage, "a") == []
     assert stage.mend() == []
-    stage.slurm.records["own"] = replace(
-        stage.slurm.records["own"], state="PENDING", placement=(), restarts=1, reason="None", held=True
-    )
+    stage.slurm._set("own", state="PENDING", placement=(), restarts=1, reason="None", held=True)
     stage.mend()
     assert stage.request("own") == Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")
 
@@ -214,9 +212,7 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     assert claim(stage, "own", "n1:0", "a") is None
     gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1)
     stage.slurm.records["b"] = gone
-    stage.slurm.records["own"] = replace(
-        stage.slurm.records["own"], state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None"
-    )
+    stage.slurm._set("own", state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None")
     assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
     assert words(stage, "b") == ["preempted for job own"]
@@ -232,12 +228,10 @@ def test_who_ended_by_itself_or_went_for_another_job_was_not_preempted_for_this_
     assert claim(stage, "one", "n1:0", "a") is None
     assert claim(stage, "two", "n1:1", "b") is None
     for name in ("a", "b"):
-        stage.slurm.records[name] = replace(stage.slurm.records[name], state="PENDING", placement=(), restarts=1)
-    stage.slurm.records["c"] = replace(stage.slurm.records["c"], state="COMPLETED", placement=())
+        stage.slurm._set(name, state="PENDING", placement=(), restarts=1)
+    stage.slurm._set("c", state="COMPLETED", placement=())
     for name, where in (("one", "n1:0"), ("two", "n1:1")):
-        stage.slurm.records[name] = replace(
-            stage.slurm.records[name], state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None"
-        )
+        stage.slurm._set(name, state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None")
     assert stage.mend() == []
     assert words(stage, "one")[-1] == "preempts a for its GPUs"
     assert words(stage, "two")[-1] == "preempts b for its GPUs"
@@ -367,7 +361,7 @@ def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_n
         stage.jobs("own")
         stage.slurm.completing_s = 1e6
         assert claim(stage, "own", "n1:0", "a") is None
-        stage.slurm.records["own"] = replace(stage.slurm.records["own"], comment=comment)
+        stage.slurm._set("own", comment=comment)
         stage.slurm.advance(later_s)
         for _ in range(2):
             stage.mend()

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_slurm_lending_pool import Lenders, common_nodes
 
 from daemon_site import Site
 from lucid.core.job import Elastic
@@ -45,7 +44,7 @@ def test_what_lucid_release_let_go_is_held_again(site: Site) -> None:
         assert site.slurm.records[f"w{n}"].held
     assert sum(what == "hold" for _, what in site.slurm.writes) == 7, "once each"
     assert not (site.folder / "released").exists()
-    site.slurm.records["w0"] = replace(site.slurm.records["w0"], held=False)
+    site.slurm._set("w0", held=False)
     site.turns(10.0)
     assert not site.slurm.records["w0"].held, "its user released it afterwards: that is not undone"
 
@@ -99,7 +98,7 @@ def test_a_list_is_kept_while_lucid_release_may_still_be_at_it(site: Site) -> No
     site.daemon.turn()
     assert (site.folder / "released").exists(), "it has changed since the look before"
     for n in range(7):
-        site.slurm.records[f"w{n}"] = replace(site.slurm.records[f"w{n}"], held=False)
+        site.slurm._set(f"w{n}", held=False)
     site.turns(10.0)
     assert all(site.slurm.records[f"w{n}"].held for n in range(7))
     site.turns(10.0)
@@ -215,24 +214,6 @@ def test_a_job_that_no_node_could_hold_queues_again_when_one_can(stage: Scene) -
     assert stage.mend() == []
     stage.slurm._set("1", cpus=1)  # or a node that has as many came
     assert "held again" in stage.mend()[0]
-
-
-def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, common_nodes())
-    site.slurm.limits = lambda job: "Resources"
-    site.submit("1", "a", 5)
-    site.turns(5.0)
-    assert not site.slurm.records["1"].held
-    site.turns(300.0)
-    assert not site.slurm.records["1"].held, "it lasts"
-    assert "it queues again once that has ended" in site.daemon.cluster.aside()["1"]  # type: ignore[union-attr]
-    site.settings = site.settings.changed({"daemon.pool.quotas": {"a": 8, "b": 0}})
-    site.start()
-    site.turns(30.0)  # until the lease of the one before has run out
-    assert "take up" in [row.verb for row in site.store.actions("1")]
-    site.slurm.limits = lambda job: ""
-    site.turns(60.0)
-    assert site.slurm.records["1"].state == "RUNNING"
 
 
 def noted(why: str) -> tuple[GivenUp | None, bool]:

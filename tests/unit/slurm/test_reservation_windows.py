@@ -13,7 +13,6 @@ from lucid.core.decision import Action, Start
 from lucid.core.node import Window
 from lucid.errors import ClusterError
 from lucid.left_out import LeftOut
-from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.records.configuration import Reservation, reservations_from
 from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.view.windows import Closings, times_of
@@ -146,11 +145,6 @@ def test_a_job_that_slurm_keeps_from_reserved_nodes_waits_and_is_never_let_go(st
         stage.slurm.advance(3600.0)
     assert stage.slurm.records["1"].held
     assert not stage.cluster.notes["1"].given_up
-
-
-def test_nodes_that_are_down_are_no_reservation() -> None:
-    assert outlook("ReqNodeNotAvail, UnavailableNodes:n1") is Outlook.UNFIT
-    assert outlook("ReqNodeNotAvail") is Outlook.UNFIT
 
 
 def test_where_reservations_cannot_be_read_the_last_reading_counts(stage: Scene) -> None:

@@ -265,7 +265,6 @@ NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
 def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
     store = SqliteStore(IN_MEMORY)
     lease = store.take_lease("me", 0.0, 60.0)
-    assert lease is not None
     recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
     for at_s, reasons in enumerate([(NOBODY, FULL), second, second]):
         plan = Plan(float(at_s), {"vc": PartitionPlan({"1": Hold(reasons)})})
@@ -280,7 +279,6 @@ def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reaso
 def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteStore(IN_MEMORY)
     lease = store.take_lease("me", 0.0, 60.0)
-    assert lease is not None
     recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
     part_plan = PartitionPlan({"1": Hold((NOBODY,))})
 
@@ -298,7 +296,6 @@ def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pyte
 def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
     store = SqliteStore(IN_MEMORY)
     lease = store.take_lease("me", 0.0, 60.0)
-    assert lease is not None
     recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
     partition = part(nodes(1), [waits("1")])
     for at_s, reason in ((0.0, NOBODY), (10.0, FULL)):
@@ -313,7 +310,6 @@ def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
 def test_where_nothing_changes_the_picture_is_a_minute_old_at_the_most() -> None:
     store = SqliteStore(IN_MEMORY)
     lease = store.take_lease("me", 0.0, 60.0)
-    assert lease is not None
     recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
     partition, plan = part(nodes(1), [waits("1")]), PartitionPlan({"1": Hold((FULL,))})
     drawn = []

@@ -236,17 +236,16 @@ def test_one_who_wakes_up_leaves_the_notes_of_the_next_as_they_are(tmp_path: Pat
     second.turn()
     assert second.cluster is not None
     lease = site.store.lease()
-    assert lease is not None
     site.store.put_notes([replace(site.store.notes().get("1", JobNote("1")), refusal="newer")], lease.token)
+    starts = list(site.slurm.starts)
     first.turn()
     first.turn()
-    assert first.cluster is None
+    assert (first.cluster, site.slurm.starts) == (None, starts)
     site.store.drop_lease(lease.token)
     site.slurm.advance(60.0)
     first.turn()
     assert first.cluster is not None
     note = site.store.note("1")
-    assert note is not None
     assert note.refusal == "newer"
 
 
@@ -279,7 +278,6 @@ def test_switches_go_over_and_those_set_meanwhile_stay(site: Site) -> None:
 def test_nothing_is_written_to_a_store_that_nobody_sees(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "lucid.db")
     lease = store.take_lease("me", 0.0, 10.0)
-    assert lease is not None
     (tmp_path / "lucid.db").unlink()
     for _ in range(2):
         with pytest.raises(StoreGone, match="deleted or replaced"):
@@ -292,12 +290,10 @@ def test_nothing_is_written_to_a_store_that_nobody_sees(tmp_path: Path) -> None:
 def test_closing_the_deleted_file_leaves_the_journal_of_the_new_one_alone(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "lucid.db")
     lease = store.take_lease("me", 0.0, 10.0)
-    assert lease is not None
     store.put_notes([JobNote("old")], lease.token)
     (tmp_path / "lucid.db").unlink()
     other = SqliteStore(tmp_path / "lucid.db")
     lease = other.take_lease("other", 0.0, 10.0)
-    assert lease is not None
     other.put_notes([JobNote("new")], lease.token)
     store.renew(0.0)
     assert set(store.notes()) == set(SqliteStore(tmp_path / "lucid.db").notes()) == {"new"}
@@ -315,28 +311,12 @@ def test_a_second_daemon_waits_until_the_first_has_noticed(site: Site, caplog: p
     assert any("another lucidd may still act" in str(getattr(r, "facts", "")) for r in caplog.records)
     site.turns(8.0, first)
     lease = site.store.lease()
-    assert lease is not None
     assert lease.holder == "one"
     second.turn()
     assert second.cluster is None
     first.stop()
     site.turns(8.0, second)
     assert second.cluster is not None
-
-
-def test_a_second_daemon_goes_on_alone_once_the_heartbeat_has_stopped(site: Site) -> None:
-    first = site.daemon
-    delete_all(site)
-    second = site.start("two")
-    second.turn()
-    assert second.cluster is None
-    site.slurm.advance(60.0)  # the first is gone, or hangs
-    second.turn()
-    assert second.cluster is not None
-    starts = list(site.slurm.starts)
-    first.turn()
-    assert site.slurm.starts == starts, "the first wakes up, and does nothing by its old lease"
-    assert first.cluster is None
 
 
 def test_a_damaged_store_is_moved_aside_while_lucidd_runs(site: Site, caplog: pytest.LogCaptureFixture) -> None:

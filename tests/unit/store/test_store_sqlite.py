@@ -34,7 +34,6 @@ def test_it_outlives_its_writer_and_a_reader_may_look_on(tmp_path: Path) -> None
     path = tmp_path / "state" / "lucid.db"
     writer = SqliteStore(path)
     lease = writer.take_lease("me", 0.0, 10.0)
-    assert lease is not None
     reader = SqliteStore(path, read_only=True)
     writer.put_notes([JobNote("1", where="n1:0")], lease.token)
     assert reader.note("1") == JobNote("1", where="n1:0")
@@ -137,7 +136,6 @@ def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_its_rows(tmp_
     said = store.prediction("1")
     assert (said is not None and said.prediction.duration_s == 60.0) if version >= 2 else said is None
     lease = store.take_lease("new", 100.0, 10.0)
-    assert lease is not None
     assert lease.token == 8, "tokens only rise, over versions too"
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

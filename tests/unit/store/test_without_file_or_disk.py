@@ -149,7 +149,6 @@ class TestUninstall:
         if made:
             store = SqliteStore(small_disk / "lucid.db")
             lease = store.take_lease("host:1:gone", 0.0, 1.0)
-            assert lease is not None
             store.put_notes([JobNote("1", home="vc")], lease.token)
             store.close()
         fill(small_disk)
@@ -174,7 +173,6 @@ class TestUninstall:
         path = config(tmp_path)
         store = SqliteStore(tmp_path / "state/lucid.db")
         lease = store.take_lease("here", time.time(), 10.0)
-        assert lease is not None
         store.drop_lease(lease.token)
         write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
         code, words = ctl("uninstall", "--config", path, "--wait", "5")
@@ -237,7 +235,6 @@ def test_a_shared_store_has_no_write_ahead_log(tmp_path: Path) -> None:
     alone.close()
     one, other = SqliteStore(path, shared=True), SqliteStore(path, shared=True)
     lease = one.take_lease("one", 0.0, 10.0)
-    assert lease is not None
     one.put_notes([JobNote("1")], lease.token)
     assert other.note("1") == JobNote("1")
     assert other.journal == "truncate"

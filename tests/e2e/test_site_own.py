@@ -1,4 +1,5 @@
-"""The same jobs on an honest site that writes every field and takes no busy GPU: without Lucid, and packed."""
+"""A site with a plugin, prologs and exporters of its own, on a real Slurm. Its prolog fails where a GPU is busy, and
+Lucid's wrapper runs it: jobs end as without Lucid."""
 
 from __future__ import annotations
 
@@ -9,12 +10,25 @@ from pathlib import Path
 import pytest
 from box import OVER, Box
 from daemon_box import Lucidd, has_measured
-from own_testbed import own_testbed
-from test_site_prologs import EPILOG, PROLOG, WRAPPER, began, drained
+from testbeds import own_testbed, running
 
 from sbatch_fuzz.site import make_plain
 from testbed import cli
 
+WRAPPER = "/etc/slurm/lucid/site_scripts"
+# In own words what jobstats, and checks that a GPU is idle, do. All nodes of a testbed have one file system.
+PROLOG = """#!/bin/sh
+echo "pro $SLURM_JOB_ID $SLURMD_NODENAME $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >> /opt/site/log
+mkdir -p /opt/site/$SLURMD_NODENAME
+for gpu in $(echo "$SLURM_JOB_GPUS" | tr , ' '); do
+    [ ! -e /opt/site/$SLURMD_NODENAME/$gpu ] || exit 1
+    echo $SLURM_JOB_ID > /opt/site/$SLURMD_NODENAME/$gpu
+done
+"""
+EPILOG = """#!/bin/sh
+echo "epi $SLURM_JOB_ID $SLURMD_NODENAME $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >> /opt/site/log
+for gpu in $(echo "$SLURM_JOB_GPUS" | tr , ' '); do rm -f /opt/site/$SLURMD_NODENAME/$gpu; done
+"""
 PLUGIN = """-- The site's own plugin. Lucid's is joined to it as docs/files.md says.
 local file, lucid = io.open("/etc/slurm/lucid/job_submit.lua"), {}
 if file then
@@ -49,6 +63,15 @@ EXPORTER = {
     "sacct -a -X -n -P -s RUNNING -o JobIDRaw,User,AllocTRES,State": 4,
 }
 """What exporters type, and how many fields they read of each line."""
+
+
+def drained(box: Box) -> list[str]:
+    return box.run("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").stdout.split()
+
+
+def began(box: Box, *jobs: str) -> bool:
+    """Their prologs have ended."""
+    return all((box.root / f"tmp/began.{number}").exists() for number in jobs)
 
 
 def make_hostile(box: Box, packed: bool) -> None:
@@ -126,16 +149,11 @@ def test_jobs_end_there_as_without_lucid_and_no_node_is_drained(tmp_path: Path) 
         make_plain(layout)
         make_hostile(Box(layout.root), packed=False)
         expected = ends(Box(layout.root), 4)
-    with own_testbed("hostile") as layout:
-        cli.up(layout, print)
-        box = Box(layout.root)
+    with running("hostile") as box:
         make_hostile(box, packed=True)
         lucidd = Lucidd(box, tmp_path / "lucidd", restarts="")
         has_measured(lucidd, "train")
-        try:
-            lucidd.start()
+        with lucidd:
             got = ends(box, 7)
             assert {name: (one, got[name]) for name, one in expected.items() if one != got[name]} == {}
             assert "jobs never share" not in lucidd.ctl("doctor")
-        finally:
-            lucidd.close()

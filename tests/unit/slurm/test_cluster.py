@@ -12,10 +12,9 @@ import pytest
 from msgspec import structs
 
 from builders import HEAVY, LIGHT, at
-from fake_slurm import fake_node, unsealed
+from fake_slurm import unsealed
 from lucid.core.decision import Action, EndProfiling, Requeue, Start
 from lucid.core.job import Stage
-from lucid.core.placement import mask_of
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.client import Changes
@@ -31,8 +30,11 @@ def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Sce
     assert stage.look().running[0].alone, "and a GPU in gpu use takes no slots"
 
 
-def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene) -> None:
-    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"), light=True)
+@pytest.mark.parametrize(
+    "asked", [{"tres_per_job": "gres/gpu:2", "tres_per_task": "cpu=2"}, {"tres_per_task": "cpu=2,gres/gpu=1"}]
+)
+def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene, asked: dict[str, str]) -> None:
+    stage.jobs("1", 2, request=Request(**asked), light=True)
     assert stage.start("1", "n2:1,3") is None
     assert stage.request("1") == Request("gres/shard:g1:1,gres/shard:g3:1", "", "", "cpu=2", "n2")
     (entry,) = stage.look().running
@@ -79,13 +81,27 @@ def test_a_task_of_an_array_is_sealed_by_the_number_that_it_gets_when_it_is_chan
     assert unsealed(extra(stage, "70_3")).startswith("lucid 1 job=75 ")
 
 
-def test_without_munge_a_job_starts_without_mps_and_says_so(stage: Scene) -> None:
-    stage.slurm.no_munge = "munge cannot be run (No such file or directory)"
-    stage.jobs("1", light=True)
+@pytest.mark.parametrize(
+    ("mps", "no_munge", "extra_", "why"),
+    [
+        (True, "munge cannot be run", "", ", without MPS: munge cannot be run"),
+        (True, "", "rack=7; $(id)", ", without MPS, because the user has set the job's Extra field"),
+        (False, "", "", ""),
+    ],
+    ids=["no munge", "a user's own Extra", "no MPS"],
+)
+def test_without_mps_a_job_starts_in_slots_all_the_same_and_says_why(
+    mps: bool, no_munge: str, extra_: str, why: str
+) -> None:
+    stage = Scene(mps=mps)
+    stage.slurm.no_munge = no_munge
+    stage.jobs("1", extra=extra_, light=True)
     assert stage.start("1", "n1:0") is None
-    assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
-    detail = stage.store.actions("1")[-1].detail
-    assert detail == "n1:0 in slots, without MPS: munge cannot be run (No such file or directory)"
+    assert (stage.request("1").shards, extra(stage, "1")) == (True, extra_)
+    assert stage.store.actions("1")[-1].detail == f"n1:0 in slots{why}"
+    stage.do("1", Requeue(WHY))
+    stage.mend()
+    assert extra(stage, "1") == extra_
 
 
 def test_on_whole_gpus_again_the_prolog_is_told_nothing(stage: Scene) -> None:
@@ -99,43 +115,10 @@ def test_on_whole_gpus_again_the_prolog_is_told_nothing(stage: Scene) -> None:
     assert (stage.request("2").shards, extra(stage, "2")) == (False, "")
 
 
-def test_a_users_own_extra_stays_and_the_action_says_that_there_is_no_mps(stage: Scene) -> None:
-    stage.jobs("1", extra="rack=7; $(id)", light=True)
-    stage.start("1", "n1:0")
-    assert (stage.request("1").shards, extra(stage, "1")) == (True, "rack=7; $(id)")
-    assert (
-        stage.store.actions("1")[-1].detail
-        == "n1:0 in slots, without MPS, because the user has set the job's Extra field"
-    )
-    stage.do("1", Requeue(WHY))
-    stage.mend()
-    assert extra(stage, "1") == "rack=7; $(id)"
-
-
-def test_where_there_is_no_mps_nothing_is_written_into_extra() -> None:
-    stage = Scene(mps=False)
-    stage.jobs("1", light=True)
-    stage.start("1", "n1:0")
-    assert (stage.request("1").shards, extra(stage, "1")) == (True, "")
-
-
-def test_per_task_requests_lose_only_their_gpus(stage: Scene) -> None:
-    stage.jobs("1", 2, request=Request(tres_per_task="cpu=2,gres/gpu=1"), light=True)
-    stage.start("1", "n1:0-1")
-    assert stage.request("1").tres_per_task == "cpu=2"
-
-
 def pair(stage: Scene) -> None:
     stage.jobs("1 2", light=True)
     assert stage.start("1", "n1:2") is None
     assert stage.start("2", "n1:2", "1") is None
-
-
-def test_a_guest_stands_on_its_partners_gpus(stage: Scene) -> None:
-    pair(stage)
-    assert {e.job.id: (e.partner, e.placement) for e in stage.look().running} == {
-        "1": ("2", at("n1:2")), "2": ("1", at("n1:2")),
-    }  # fmt: skip
 
 
 def test_a_parted_job_gets_its_own_request_back_before_anything_else(stage: Scene) -> None:
@@ -216,19 +199,6 @@ def test_a_job_that_its_user_holds_again_stays_held(stage: Scene) -> None:
     assert stage.slurm.records["1"].held
 
 
-def test_a_job_requeued_by_a_lost_node_is_decided_anew(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1)
-    stage.start("1", "n1:0")
-    stage.slurm.advance(500.0)
-    stage.slurm.machines[0] = fake_node("n1", "vc", states=frozenset({"DOWN", "NOT_RESPONDING"}))
-    stage.slurm._set("1", state="PENDING", placement=(), restarts=1)
-    stage.mend()
-    assert [e.job.id for e in stage.look().pending] == ["1"]
-    assert not stage.look().nodes[0].available
-    assert stage.start("1", "n2:0") is None
-    assert stage.slurm.records["1"].placement == at("n2:0")
-
-
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ORDER])
 def test_outside_pack_mode_nothing_is_done(stage: Scene, mode: Mode) -> None:
     stage.modes["vc"] = mode
@@ -258,7 +228,7 @@ def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> No
     """A plan of what waits there is then one of all that waits (``plan_errors``)."""
     stage.slurm.submit("1", "vc", 1)
     stage.slurm.submit("2", "vc", 1)
-    stage.slurm.records["2"] = replace(stage.slurm.records["2"], comment="lucid:held")  # by its user
+    stage.slurm._set("2", comment="lucid:held")  # by its user
     stage.modes["vc"] = Mode.OBSERVE
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
@@ -316,20 +286,6 @@ def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
     assert not stage.restart().observe().ended
 
 
-def test_no_more_is_written_in_a_cycle_than_allowed() -> None:
-    stage = Scene(writes_per_cycle=10)
-    for n in range(8):
-        stage.slurm.submit(f"{n}", "vc", 1)
-    stage.cluster.observe()
-    done = stage.cluster.apply(
-        [Action(f"{n}", "vc", stage.decided(f"{n}", f"n{1 + n // 4}:{n % 4}")) for n in range(8)]
-    )
-    assert [item.refused is None for item in done] == [True, True, *[False] * 6]
-    assert len(stage.slurm.writes) <= 6, "the rest is kept for mending"
-    stage.cluster.observe()
-    assert stage.cluster.apply([item.action for item in done if item.refused])[0].refused is None
-
-
 def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
     stage.jobs("1 2 3", 8, held=False, mark="none")
@@ -370,59 +326,48 @@ def test_under_a_priority_plugin_without_site_factors_they_are_not_written_for_e
     assert stage.slurm.writes == [("2", "update")] * 4
 
 
-@pytest.mark.parametrize("at_write", range(2))
+@pytest.mark.parametrize(
+    ("decision", "at_write"),
+    [(None, 0), (None, 1), (Requeue(WHY), 0), (Requeue(WHY, part=True), 0), (EndProfiling(WHY), 0)],
+    ids=["start", "its release", "requeue", "part", "end profiling"],
+)
 @pytest.mark.parametrize("after", [True, False])
-def test_killed_at_any_write_it_goes_on_from_what_is(at_write: int, after: bool) -> None:
-    """The process dies just before, or just after, each command of a start; the next daemon starts the job once."""
-    stage = Scene()
-    stage.jobs("1", light=True)
+def test_killed_at_any_write_it_goes_on_from_what_is(
+    stage: Scene, decision: Requeue | EndProfiling | None, at_write: int, after: bool
+) -> None:
+    """The process dies just before, or just after, a command; the next daemon starts the job once."""
+    room = "prof" if isinstance(decision, EndProfiling) else "vc"
+    stage.new = {"1"} if room == "prof" else set()
+    stage.jobs("1", light=room == "vc")
+    if decision is not None:
+        assert stage.start("1", f"{'p1' if room == 'prof' else 'n1'}:0", room=room) is None
+    act = Action("1", room, decision or stage.decided("1", "n1:3"))
     stage.cluster.observe()
     kill(stage, at_write, after)
     with pytest.raises(KeyboardInterrupt):
-        stage.cluster.apply([Action("1", "vc", stage.decided("1", "n1:3"))])
+        stage.cluster.apply([act])
     stage.slurm.fails_at_write = lambda n: None
     stage.restart()
     stage.known("1")
     stage.mend()
     stage.slurm.advance(1.0)
-    if stage.look().pending:
-        assert stage.start("1", "n1:3") is None
-    stage.mend()
-    assert [(job, place) for _, job, place in stage.slurm.starts] == [("1", at("n1:3"))]
-    assert stage.store.notes()["1"].released
-
-
-@pytest.mark.parametrize(
-    "decision", [Requeue(WHY), Requeue(WHY, part=True), EndProfiling(WHY)], ids=["requeue", "part", "release"]
-)
-@pytest.mark.parametrize("after", [True, False])
-def test_killed_while_requeuing_it_goes_on_from_what_is(decision: Requeue | EndProfiling, after: bool) -> None:
-    stage = Scene()
-    room = "prof" if isinstance(decision, EndProfiling) else "vc"
-    stage.new = {"1"} if room == "prof" else set()
-    stage.slurm.submit("1", "vc", 1)
-    assert stage.start("1", f"{'p1' if room == 'prof' else 'n1'}:0", room=room) is None
-    stage.cluster.observe()
-    kill(stage, len(stage.slurm.writes), after)
-    with pytest.raises(KeyboardInterrupt):
-        stage.cluster.apply([Action("1", room, decision)])
-    stage.slurm.fails_at_write = lambda n: None
-    stage.restart()
-    stage.mend()
-    if stage.look(room).running:
+    where = "n1:3" if decision is None else "n2:0"
+    if decision is not None and stage.look(room).running:
         assert not after
         assert stage.do("1", decision, room) is None
-    (entry,) = stage.look().pending
-    assert entry.restarts == 1
-    assert stage.start("1", "n2:0") is None
-    assert stage.slurm.records["1"].placement == at("n2:0")
+        stage.mend()
+    if stage.look().pending:
+        assert stage.look().pending[0].restarts == (decision is not None)
+        assert stage.start("1", where) is None
+    stage.mend()
+    assert stage.slurm.starts[-1][1:] == ("1", at(where))
+    assert len(stage.slurm.starts) == 1 + (decision is not None)
+    assert stage.store.notes()["1"].released
 
 
 def kill(stage: Scene, at_write: int, after: bool) -> None:
     """The process dies at one write: before Slurm has it, or after."""
-    base = len(stage.slurm.writes)
-    target = at_write if at_write >= base else base + at_write
-
+    target = len(stage.slurm.writes) + at_write
     if not after:
         stage.slurm.fails_at_write = lambda n: KeyboardInterrupt() if n == target else None  # type: ignore[return-value]
         return
@@ -464,10 +409,6 @@ def test_with_the_store_lost_requests_are_given_back_as_whole_gpus(stage: Scene)
     stage.slurm.submit("1", "vc", 2, request=Request(tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n1"))
     assert stage.mend() == ["job 1: given back the request that its user wrote"]
     assert stage.request("1") == Request(tres_per_node="gres/gpu:2")
-
-
-def test_masks_are_of_gpu_numbers() -> None:
-    assert at("n1:1,3")[0].mask == mask_of((1, 3))
 
 
 def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scene) -> None:

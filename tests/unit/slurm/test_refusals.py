@@ -1,20 +1,20 @@
-"""What Lucid does with a job that Slurm does not start, and with one whose user changed something meanwhile."""
+"""What Lucid does with a job that Slurm does not start, or never will, and with one whose user changed something."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from builders import at
 from fake_slurm import fake_node
 from lucid.core.decision import Action, Requeue, Start
+from lucid.core.snapshot import Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
-from lucid.slurm.act.write import START_TRIES
 from lucid.slurm.client import Changes, declined
 from lucid.slurm.own.reasons import Outlook, outlook, with_cause
+from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import Request
 from lucid.store.port import JobNote
 from scenes.slurm import MINE, WHY, Scene
@@ -41,7 +41,7 @@ def barred(stage: Scene) -> dict[str, str]:
 
 def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Scene) -> None:
     limited(stage)
-    stage.jobs("1 2 3", run_s=100.0)
+    stage.jobs("1 2 3", run_s=10.0)
     assert stage.start("1", "n1:0") is None
     assert stage.start("2", "n1:1") is None
     assert [e.job.id for e in stage.look().running] == ["1"], "what Slurm bars holds nothing in the books"
@@ -50,33 +50,8 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert stage.request("2") == Request(tres_per_node="gres/gpu:1")
     assert barred(stage) == {"2": LIMIT, "3": LIMIT}, "nor is the next of the same user tried in vain"
     assert f"did not start this job, or one like it ({LIMIT})" in (stage.start("3", "n1:2") or "")
-    stage.slurm.advance(100.0)
-    assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended"
-
-
-def test_a_job_whose_qos_asks_for_gpus_is_not_tried_in_slots_for_ever(stage: Scene) -> None:
-    stage.slurm.limits = lambda job: "QOSMinGRES" if job.request.shards else ""
-    stage.jobs("1", light=True)
-    for _ in range(START_TRIES):
-        assert stage.start("1", "n1:0") is None
-        stage.mend()
-        stage.slurm.advance(30.0)
-    stage.mend()
-    assert stage.slurm.records["1"].state == "RUNNING", "released as its user wrote it"
-    assert not stage.request("1").shards
-
-
-def test_a_barred_job_need_not_wait_out_its_time_once_one_of_its_users_jobs_has_ended(stage: Scene) -> None:
-    limited(stage)
-    stage.slurm.submit("1", "vc", 1, run_s=10.0)
-    stage.slurm.submit("2", "vc", 1)
-    stage.start("1", "n1:0")
-    stage.start("2", "n1:1")
-    stage.mend()
-    stage.slurm.advance(9.0)
-    assert barred(stage) == {"2": LIMIT}
-    stage.slurm.advance(1.0)
-    assert barred(stage) == {"2": ""}, "30 s have not passed"
+    stage.slurm.advance(10.0)
+    assert barred(stage) == {"2": "", "3": ""}, "one of theirs has ended, and 30 s have not passed"
 
 
 def test_only_one_of_many_is_tried_when_the_limit_may_have_given_way(stage: Scene) -> None:
@@ -145,6 +120,7 @@ def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stag
         ("PartitionNodeLimit", Outlook.UNFIT),
         ("ReqNodeNotAvail, UnavailableNodes:n4", Outlook.UNFIT),
         ("ReqNodeNotAvail(Unavailable:n4)", Outlook.UNFIT),
+        ("ReqNodeNotAvail", Outlook.UNFIT),
         ("ALimitOfALaterSlurm", Outlook.BARRED),
     ],
 )
@@ -327,19 +303,6 @@ def test_a_limit_of_its_user_does_not_cost_a_job_its_profiling_run(stage: Scene)
     assert [(e.job.id, e.barred) for e in stage.look("prof").pending] == [("1", LIMIT)]
 
 
-def test_a_job_requeued_by_its_user_before_it_ran_again_holds_no_gpus(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.start("1", "n1:0")
-    stage.slurm._set(
-        "1", state="PENDING", placement=(), restarts=1, reason="BeginTime", eligible_s=stage.slurm.now + 120
-    )
-    assert stage.look().running == ()
-    assert stage.mend() == ["job 1: was requeued, not by Lucid; waits again"]
-    assert [e.job.id for e in stage.look().pending] == [], "Slurm's begin time has not come"
-    stage.slurm.advance(121.0)
-    assert [e.job.id for e in stage.look().pending] == ["1"]
-
-
 def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms_at_its_turn(stage: Scene) -> None:
     """slurm/task_prolog sends it back before its first line, and says so in the comment."""
     stage.jobs("1", mark=MINE, light=True)
@@ -415,19 +378,6 @@ def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
     assert stage.mend() == []
     stage.slurm._set("1", comment="my run")
     assert [e.job.id for e in stage.look().pending] == ["1"], "released by its user, it is Lucid's again"
-
-
-def test_a_job_that_its_user_requeues_and_holds_is_theirs_to_release(stage: Scene) -> None:
-    """`scontrol requeuehold` does not pass job_submit.lua."""
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.start("1", "n1:0")
-    stage.mend()
-    stage.slurm.requeue_hold("1")
-    assert not stage.look().pending
-    stage.mend()
-    stage.slurm.advance(600.0)
-    assert not stage.look().pending
-    assert stage.slurm.records["1"].held
 
 
 def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_so(stage: Scene) -> None:
@@ -522,7 +472,7 @@ def test_what_a_clock_said_that_was_a_day_ahead_holds_no_job_for_a_day(stage: Sc
     assert stage.mend()
     assert barred(stage)["1"] == reason
     stage.slurm.now -= 86400.0
-    stage.slurm.records["1"] = replace(stage.slurm.records["1"], eligible_s=0.0)  # slurmctld's clock was right
+    stage.slurm._set("1", eligible_s=0.0)  # slurmctld's clock was right
     stage.slurm.limits = lambda job: ""
     if anew:
         stage.restart()
@@ -538,3 +488,99 @@ def test_a_start_of_a_clock_that_was_a_day_ahead_is_taken_back_all_the_same(stag
     assert stage.start("1", "n1:0") is None
     stage.slurm.now -= 86400.0
     assert any("did not start" in words for words in stage.mend())
+
+
+NEVER = "BadConstraints"
+
+
+class Site(Scene):
+    """Slurm holds the jobs of ``never`` itself as soon as it is to start them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never = {"1"}
+        self.slurm.limits = lambda job: NEVER if job.id in self.never else ""
+
+    def turn(self, seconds: float = 1.0) -> Partition:
+        """One look, what it leads to, and a while of Slurm's own."""
+        seen = self.look()
+        self.mend()
+        self.slurm.advance(seconds)
+        for job_id in self.never:
+            record = self.slurm.records[job_id]
+            if record.pending and not record.held:
+                self.slurm._set(job_id, held=True, reason=NEVER)
+        return seen
+
+    def released(self, job_id: str) -> int:
+        return sum(action.verb == "let go" for action in self.store.actions(job_id))
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def opted_out(site: Site, job_id: str, gpus: int = 1) -> SlurmJob:
+    return site.slurm.submit(job_id, "vc", gpus, mark="lucid:vc=vc;held=1;skip=socket;v=2")
+
+
+def test_an_opt_out_that_never_runs_is_let_go_at_growing_pauses(site: Site) -> None:
+    opted_out(site, "1")
+    for _ in range(3600):
+        site.turn()
+    assert 4 <= site.released("1") <= 12, "seconds to minutes, not every look, and not never"
+    site.never.clear()
+    for _ in range(700):
+        site.turn()
+    assert site.slurm.records["1"].state == "RUNNING"
+
+
+def test_an_opt_out_that_never_runs_keeps_nobody_waiting(site: Site) -> None:
+    opted_out(site, "1")
+    opted_out(site, "2")
+    site.slurm.submit("3", "vc", 1, mark="lucid:vc=vc;held=1;wait=1;v=2")
+    for _ in range(10):
+        seen = site.turn()
+    assert site.released("2") == 1
+    assert [entry.job.id for entry in seen.pending] == ["3"], "and who joined late is in the queue"
+
+
+def test_an_ordinary_job_that_never_runs_is_given_up_and_tried_again_at_growing_pauses(site: Site) -> None:
+    site.slurm.submit("1", "vc", 1, mark=MINE)
+    starts = 0
+    for _ in range(3600):
+        seen = site.look()
+        if any(entry.job.id == "1" and not entry.barred for entry in seen.pending):
+            starts += 1
+            assert site.start("1", "n1:0") is None
+        site.turn()
+    assert starts == 2, "START_TRIES; then Slurm alone decides"
+    assert 4 <= site.released("1") <= 12
+    assert site.look().pending == ()
+    assert "Slurm holds it itself (BadConstraints)" in site.cluster.aside()["1"]
+    site.never.clear()
+    for _ in range(700):
+        site.turn()
+    assert site.slurm.records["1"].state == "RUNNING", "it was a passing state of the cluster"
+
+
+def test_a_job_that_breaks_the_mending_leaves_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.never.clear()
+    opted_out(site, "1", gpus=2)
+    opted_out(site, "2")
+    done = site.slurm.release
+
+    def release(job_id: str) -> None:
+        if job_id == "1":
+            raise OverflowError("a number of no size")
+        done(job_id)
+
+    monkeypatch.setattr(site.slurm, "release", release)
+    told = []
+    for _ in range(5):
+        site.look()
+        told += site.mend()
+        site.slurm.advance(1.0)
+    assert site.slurm.records["2"].state == "RUNNING"
+    assert "job 1: cannot be repaired yet (OverflowError: a number of no size)" in told
