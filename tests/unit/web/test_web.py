@@ -378,7 +378,7 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.server import PeerProtocol
+    from lucid.web.app import PeerProtocol
 
     place = tmp_path / "web.sock"
     app = build_app(pages.source)
