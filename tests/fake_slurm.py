@@ -402,9 +402,6 @@ class FakeSlurm:
         if any(given.get(key) == "" for key in PER_GPU) and not structs.replace(record.request, **given).emptied:
             raise ActionRefused("Invalid generic resource (gres) specification")
         request = structs.replace(record.request, **given)
-        says_when = changes.start_now or changes.start_at_s is not None or bool(given.keys() & {*PER_GPU})
-        if given.keys() & {*GPU_FIELDS} and not says_when and ";held=1" in record.admin_comment:
-            self._set(job_id, comment=f"{record.comment} lucid:resized".strip())  # as job_submit.lua does
         if request.shards and (request.cpus_per_tres or request.mem_per_tres):
             raise ActionRefused("Invalid generic resource (gres) specification")
         timed = changes.start_now or changes.start_at_s is not None
@@ -428,7 +425,7 @@ class FakeSlurm:
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
-        if changes.start_now or changes.start_at_s is not None:
+        if timed:
             self._set(job_id, eligible_s=self.now if changes.start_now else changes.start_at_s)
             self._schedule()
 
@@ -501,7 +498,6 @@ class FakeSampler:
     after_s: float = 80.0
     measured: dict[str, list[GpuUse]] = field(default_factory=dict)
     """By job."""
-    """By job: since when it does nothing, and when that was said."""
     _told: set[tuple[str, int]] = field(default_factory=set)
 
     def forget(self, job: str) -> None:
