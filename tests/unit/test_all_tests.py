@@ -9,8 +9,6 @@ import pytest
 
 import skips
 
-pytest_plugins = ["pytester"]
-
 TESTS = Path(__file__).parents[1]
 
 
@@ -38,30 +36,3 @@ def test_no_two_files_of_tests_have_one_name() -> None:
 def test_what_may_be_skipped(reason: str, online: bool, offline: bool) -> None:
     assert (skips.allowed_by(reason, "online") is not None) is online
     assert (skips.allowed_by(reason, "offline") is not None) is offline
-
-
-def test_a_skip_that_nothing_allows_fails_the_run_and_all_are_told(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(
-        test_one="import pytest\npytest.skip('set LUCID_SHARED', allow_module_level=True)",
-        test_two="""
-            import pytest
-            @pytest.mark.parametrize("n", [1, 2])
-            def test_two(n): pytest.skip("a bad day")
-            def test_three(): pass
-        """,
-    )
-    monkeypatch.delenv(skips.NAME, raising=False)
-    assert pytester.runpytest("-p", "skips").ret == 0, "make test is as it was"
-    monkeypatch.setenv(skips.NAME, "online")
-    told = pytester.runpytest("-p", "skips", "-p", "xdist", "-n", "1")
-    assert told.ret == 1
-    told.stdout.fnmatch_lines(
-        [
-            "2 of test_two.py::test_two?1?: a bad day: NOT ALLOWED by skips.toml",
-            "1 of test_one.py: set LUCID_SHARED: allowed: ../shared is no part of the repository",
-        ]
-    )
-    assert pytester.runpytest("-p", "skips", "test_one.py").ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -224,24 +224,11 @@ BAD = {
         ("pack.csv",),
         ("pack.csv, line 11", "'submit_time'", "'soon'", "--skip-bad"),
     ),
-    "a short row": ({"pack.csv": PACK + "x,y\n"}, ("pack.csv",), ("pack.csv, line 50", "--skip-bad")),
     "an unknown policy": (
         {},
         ("pack.csv", "--policy", "fifo", "--policy", "lucd"),
         ("no policy 'lucd'", "did you mean 'lucid'", "fifo, lucid", "qssf, sjf, srsf, srtf, tiresias"),
     ),
-    "a VC without nodes": (
-        {"vcs.csv": ",num\na,2\n"},
-        ("pack.csv", *ALL),
-        ("'pack'", "jobs of VC b", "nodes are given for: a", "--vcs"),
-    ),
-    "a wrong number of nodes": (
-        {"vcs.csv": ",num\na,2\nb,two\n"},
-        ("pack.csv", *ALL),
-        ("vcs.csv: line 3", "column num", "'two'", "number of nodes"),
-    ),
-    "no VCs": ({"vcs.csv": ",num\n"}, ("pack.csv", *ALL), ("vcs.csv", "names no VC")),
-    "a VC twice": ({"vcs.csv": ",num\na,1\nb,1\na,2\n"}, ("pack.csv", *ALL), ("vcs.csv: line 4", "'a'", "twice")),
     "an estimate lacking": (
         {"estimates.csv": "job_id,duration_s\n0,5\n"},
         ("pack.csv", *ALL),
@@ -282,13 +269,11 @@ BAD = {
         ("pack.csv", *ALL, "--config", "lucid.toml"),
         ("lucid.toml", "unknown key 'policy.packing.gs'", "did you mean 'gss'"),
     ),
-    "two answers to one question": ({}, ("pack.csv", *ALL, "--nodes", "4"), ("--vcs and --nodes",)),
     "what cannot be compared": (
         {},
         ("pack.csv", "--vcs", "vcs.csv", "--as-live", "--semantics", "published"),
         ("--as-live is for --semantics honest",),
     ),
-    "too few nodes": ({}, ("pack.csv", "--nodes", "1"), ("1 nodes of 8 GPUs", "--nodes more")),
     "a folder that is a file": ({"run": "x"}, ("pack.csv", *ALL), ("--out run: is not a folder",)),
 }
 
