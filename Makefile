@@ -207,7 +207,7 @@ test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a re
 	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(TORCH)' adaptdl==0.2.11
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
-	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/job_programs/test_real_adaptdl.py tests/unit/job_programs/test_lucid_torch.py
+	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/job_programs/test_lucid_torch.py
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_adaptdl_live.py
 
 test-examples: $(STAMP) ## the programs of examples/ with PyTorch, Lightning and transformers, on CPUs and a real Slurm (CPython 3.11, root)

@@ -242,7 +242,7 @@ STREAMS = 12
 def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - all is deterministic
     """Streams 1 to 12 of the demonstration in the simulator: makespans beside fixed size and beside the bound,
     average JCT beside fixed size, and restarts."""
-    sys.path[:1] = [str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
+    sys.path[:1] = [str(REPO / "slurm"), str(REPO)]
     ratios: dict[str, list[float]] = {"elastic": [], "pollux": [], "bound": []}
     jcts: dict[str, list[float]] = {"elastic": [], "pollux": []}
     restarts: dict[str, list[float]] = {"elastic": [], "pollux": []}
@@ -383,7 +383,7 @@ def _gradients(one: Small) -> list[tuple[float, float]]:
 def _epochs(one: Small, first: int) -> Iterator[Any]:
     """Its training at a fixed batch, which takes no longer than it computes: the job after each epoch. ``first``: the
     point that it begins with."""
-    program = importlib.import_module("adaptive_sgd")
+    program = importlib.import_module("benchmarks.adaptive_sgd")
     os.environ["SLURM_JOB_ID"] = "0"
     job = program.Job(
         argparse.Namespace(

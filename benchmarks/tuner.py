@@ -20,9 +20,8 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import SynthSettings, Vc, preset
 from lucid.simulator.traces.synth import synthesise, with_workloads
-from lucid.tuner.search import DAY_S, before, replay, split_time_s
-from lucid.tuner.space import SPACE, Value, with_values
-from lucid.tuner.tune import FOUND_SHARE, tune
+from lucid.tuner.proposal import FOUND_SHARE, tune
+from lucid.tuner.search import DAY_S, SPACE, Value, before, replay, split_time_s, with_values
 
 __all__ = ["clusters", "search"]
 

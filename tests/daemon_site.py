@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,34 @@ from lucid.daemon.learning.models import LiveModels, WithContention
 from lucid.daemon.loop import Daemon
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.client import Breaker
+from lucid.slurm.records.job import SlurmNode
 from lucid.store.sqlite import SqliteStore
 
 
 class Site:
-    """A VC of two nodes and a profiling node; every job is measured light."""
+    """A VC of two nodes and a profiling node, unless other *machines* are given, under the policy's usual
+    *rules*; every job is measured light."""
 
-    def __init__(self, folder: Path, restarts: str | None = "allowed", **daemon: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        restarts: str | None = "allowed",
+        machines: Sequence[SlurmNode] = (),
+        rules: dict[str, Any] | None = None,
+        slurm: type[FakeSlurm] = FakeSlurm,
+        **daemon: Any,
+    ) -> None:
         self.folder = folder
         # profiled first, although home has room: these tests are about profiling runs
         rule: dict[str, object] = {} if restarts is None else {"restarts": restarts, "home_if_room": False}
-        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")], now=1000.0)
+        usual = [fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")]
+        self.slurm: Any = slurm(list(machines) or usual, now=1000.0)
         self.sampler = FakeSampler(self.slurm, {})
         data = {
-            "policy": {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
+            "policy": rules or {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
             "daemon": {
-                "partitions": {"vc": "pack"}, "profiling_partition": "prof", "state_dir": str(folder),
-                "heartbeat": str(folder / "run/heartbeat"), "first_guess_s": 2000.0, **daemon,
+                "partitions": {"vc": "pack"}, "state_dir": str(folder), "heartbeat": str(folder / "run/heartbeat"),
+                "first_guess_s": 2000.0, **({} if machines else {"profiling_partition": "prof"}), **daemon,
             },
         }  # fmt: skip
         (folder / "lucid.toml").write_text(_toml(data))
@@ -42,13 +54,19 @@ class Site:
         self.predictor: Predictor | LiveModels = WithContention(HistoryPredictor(2000.0))
         self.daemon = self.start()
 
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
+        """One more on this store and Slurm; ``parts``: those of its own."""
+        usual = {
+            "settings": self.settings, "client": self.slurm, "breaker": Breaker(lambda: self.slurm.now),
+            "store": store or SqliteStore(self.folder / "lucid.db"), "source": self.sampler, "clock": self.slurm,
+            "predictor": self.predictor, "monotonic_s": lambda: self.slurm.now,
+        }  # fmt: skip
+        return Daemon(Parts(**{**usual, **parts}), holder)
+
     def start(self, holder: str = "one") -> Daemon:
+        """The one that this site is about from now on."""
         self.store = SqliteStore(self.folder / "lucid.db")
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
+        self.daemon = self.lucidd(holder, self.store)
         return self.daemon
 
     def submit(self, job_id: str, /, gpus: int = 1, **rest: Any) -> None:
@@ -72,8 +90,11 @@ class Site:
 def _toml(data: dict[str, Any]) -> str:
     lines = []
     for section, values in data.items():
-        tables = {k: v for k, v in values.items() if isinstance(v, dict)}
-        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if k not in tables)]
-        for name, table in tables.items():
-            lines += [f"[{section}.{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+        lines += [f"[{section}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)

@@ -10,10 +10,9 @@ from typing import Any
 from fake_slurm import FakeSlurm
 from lucid.slurm.client import Breaker, Changes
 from lucid.slurm.commands import CommandClient
-from lucid.slurm.records.configuration import Network
+from lucid.slurm.records.configuration import Network, Reservation
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import JobDefaults
-from lucid.slurm.records.reservations import Reservation
 
 TEXTS = {
     "Partition": "partition", "TresPerNode": "tres_per_node", "TresPerJob": "tres_per_job",

@@ -18,12 +18,11 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.profiler.use import GpuUse
 from lucid.slurm.client import Changes, HeldGpu, declined
-from lucid.slurm.records.configuration import NO_NETWORK, Network, Partition
+from lucid.slurm.records.configuration import NO_NETWORK, Network, Partition, Reservation
 from lucid.slurm.records.fields import gpu_count, shard_types
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
-from lucid.slurm.records.reservations import Reservation
 from lucid.slurm.view.profiles import ProfileReading
 
 AHEAD_S = 120.0
@@ -48,7 +47,7 @@ def unsealed(extra: str) -> str:
 
 @dataclass
 class FakeSlurm:
-    """See ``SlurmClient``; times in seconds from 0."""
+    """See ``CommandClient``; times in seconds from 0."""
 
     machines: list[SlurmNode]
     now: float = 0.0
@@ -322,7 +321,7 @@ class FakeSlurm:
             self._set(other.id, flags=frozenset(), placement=())
         return (NodeGpus(node.name, mask),)
 
-    # -- SlurmClient -----------------------------------------------------------------------------------------
+    # -- CommandClient -----------------------------------------------------------------------------------------
 
     def network(self) -> Network:
         return self.switches

@@ -1,38 +1,255 @@
-"""The safety rules once more, written from the acceptance rows and not from the code that they judge."""
+"""What no plan may do and no state may be, whatever the policy says: written from docs/write-a-policy.md and the
+acceptance rows, and not from the code that it judges."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lucid.config.policy import PolicySettings
-from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Plan, Regroup, Requeue, Start
-from lucid.core.job import Ended, Job, Pending, Running
+from lucid.core.decision import (
+    Decision,
+    EndProfiling,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Requeue,
+    Resize,
+    Start,
+)
+from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.node import Node
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, placement_gpus
 from lucid.core.ports import Applied, Predictor
-from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Reserved
 from lucid.core.reasons.sharing import PairHarm
 from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
 from lucid.orchestrator.planner import make_policies
-from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.policy import PolicyRules, rules_of
 
-PREEMPTIVE = {"srtf", "srsf", "tiresias"}
 INTERLEAVING = {"muri-s": 4, "muri-l": 4, "muri-l-2": 2, "muri-l-3": 3}
 """Most jobs that these may put on the same GPUs."""
 
 
-def gpu_set(entry: Running) -> frozenset[tuple[str, int]]:
-    """The GPUs of a running job, one by one."""
-    return frozenset((part.node, gpu) for part in entry.placement for gpu in range(64) if part.mask >> gpu & 1)
+class Held(NamedTuple):
+    """What a job holds, and with whom."""
+
+    entry: Pending | Running
+    where: Placement
+    partner: str | None = None
+    group: tuple[str, ...] = ()
 
 
-def on_host(total: int, here: int, gpus: int) -> float:
-    """The least that a job can need of a host resource on one node: its part by GPUs."""
-    return total * here / gpus
+def holdings(room: Partition) -> dict[str, Held]:
+    """By job, as a partition shows it."""
+    return {e.job.id: Held(e, e.placement, e.partner, e.group) for e in room.running}
+
+
+def may_restart(job: Job, made: PolicySettings) -> bool:
+    """Whether the administrator and the user let a job be started over."""
+    rule = made.profiling.restarts
+    return job.requeueable and (rule == "allowed" or (rule == "asked" and job.restart_asked))
+
+
+def check_held(
+    room: Partition,
+    held: Mapping[str, Held],
+    jobs: Sequence[str],
+    seen: Snapshot,
+    rules: PolicyRules,
+    made: PolicySettings,
+) -> None:
+    """The rules of GPUs and hosts, of these of the jobs that hold something."""
+    nodes = {node.name: node for node in room.nodes}
+    on_gpu: dict[tuple[str, int], set[str]] = defaultdict(set)
+    cpus, mem_mib = defaultdict[str, float](float), defaultdict[str, float](float)
+    for job_id, (entry, where, _, _) in held.items():
+        for name, mask in where:
+            share = mask.bit_count() / max(entry.job.gpus, 1)
+            cpus[name] += entry.job.cpus * share
+            mem_mib[name] += entry.job.mem_mib * share
+            on_gpu.update({(name, i): on_gpu[name, i] | {job_id} for i in range(64) if mask >> i & 1})
+    for job_id in jobs:
+        (_, where, _, group), job = held[job_id], held[job_id].entry.job
+        count = placement_gpus(where)
+        least, most = (job.gpus, job.gpus) if job.elastic is None else (job.elastic.min_gpus, job.elastic.max_gpus)
+        assert least <= count <= most, f"{job_id} holds {count} GPUs"
+        for name, mask in where:
+            node = nodes[name]
+            assert node.available, f"{job_id} on {name}, which is down"
+            assert not mask >> node.gpus
+            assert not (node.cpus and job.cpus) or cpus[name] <= node.cpus + 1e-6, f"CPUs of {name}"
+            assert not (node.mem_mib and job.mem_mib) or mem_mib[name] <= node.mem_mib + 1e-6, f"memory of {name}"
+            for gpu in (i for i in range(node.gpus) if mask >> i & 1):
+                here = {other: held[other] for other in on_gpu[name, gpu]}
+                if group:
+                    _check_group(here, node, rules, made)
+                elif len(here) == 2:
+                    _check_pair(here, node, made, seen)
+                else:
+                    assert here.keys() == {job_id}, f"{sorted(here)} on {name}:{gpu}"
+
+
+def _check_group(here: Mapping[str, Held], node: Node, rules: PolicyRules, made: PolicySettings) -> None:
+    names = sorted(here)
+    assert 2 <= len(here) <= (min(node.slots, rules.group_limit) if node.slots else rules.group_limit), names
+    members = [one.entry for one in here.values()]
+    for one in here.values():
+        assert sorted(one.group) == names, f"{one.entry.job.id} is in {one.group}, on its GPU are {names}"
+        assert len({tuple(sorted(other.where)) for other in here.values()}) == 1, f"{names}: other GPUs"
+        assert one.partner is None
+        assert one.entry.job.shareable, f"{one.entry.job.id} is not shareable"
+    if node.slots:
+        assert all(entry.job.takes_turns and entry.profile for entry in members)
+        assert len({entry.job.user for entry in members}) == 1 or not made.packing.same_user_only
+
+
+def _check_pair(here: Mapping[str, Held], node: Node, made: PolicySettings, seen: Snapshot) -> None:
+    names, (a, b) = sorted(here), here.values()
+    assert (a.partner, b.partner) == (b.entry.job.id, a.entry.job.id), f"{names}: do not know of each other"
+    assert sorted(a.where) == sorted(b.where), f"{names}: other GPUs"
+    assert a.entry.job.gpus == b.entry.job.gpus, f"{names}: other GPU counts"
+    assert len(a.where) == 1, f"{names}: distributed"
+    assert node.slots != 1
+    scores, peaks_mib = 0, 0.0
+    for entry in (a.entry, b.entry):
+        assert entry.profile is not None, f"{names}: unmeasured"
+        assert entry.job.shareable, f"{names}: not shareable"
+        assert not entry.alone, f"{names}: parted before"
+        score = seen.predictions[entry.job.id].share_score
+        assert score is not None
+        scores += score
+        peaks_mib += entry.profile.gpu_mem_mib
+    assert 0 < made.packing.gss >= scores, f"{names}: GSS"
+    assert peaks_mib <= node.gpu_mem_mib, f"{names}: GPU memory"
+    assert not made.packing.same_user_only or a.entry.job.user == b.entry.job.user
+
+
+def judge(seen: Snapshot, plan: Plan, stated: PolicyRules, made: PolicySettings, tally: Counter[str]) -> None:
+    """Hold a plan to all of it. ``tally``: how often it does what."""
+    done: set[str] = set()
+    waiting = {e.job.id: (name, e) for name, room in seen.partitions.items() for e in room.pending}
+    for name, room in seen.partitions.items():
+        part, rules, after, placed = plan.partitions[name], stated.for_partition(name), holdings(room), list[str]()
+        for action in part.actions:
+            assert action.job_id not in done, "two actions on one job"
+            done.add(action.job_id)
+            decision, here = action.decision, after.get(action.job_id)
+            tally[type(decision).__name__ + (" part" if isinstance(decision, Requeue) and decision.part else "")] += 1
+            if isinstance(decision, Start):
+                home, entry = waiting[action.job_id]
+                _judge_start(decision, entry, home != name, room, rules, tally)
+                after[action.job_id] = Held(entry, decision.placement, decision.beside, decision.group)
+                if decision.beside is not None:
+                    host = after[decision.beside]
+                    assert host.partner is None, f"{action.job_id} is the third"
+                    assert not any(e.profile is None or e.profile.unstable for e in (entry, host.entry))
+                    after[decision.beside] = host._replace(partner=action.job_id)
+            elif isinstance(decision, Requeue | EndProfiling) and here is not None:
+                job, protected = here.entry.job, not may_restart(here.entry.job, made)
+                pairs = rules.pairs and isinstance(here.entry, Running) and here.entry.partner
+                tally["restarts"] += 1
+                if isinstance(decision, EndProfiling) or decision.part:
+                    assert rules.profiles if isinstance(decision, EndProfiling) else pairs
+                    assert not protected, f"{job.id} is started over, and may not be"
+                else:
+                    assert rules.preempts == "anybody" or (rules.preempts == "elastic" and job.elastic)
+                    assert not protected or not room.live or job.elastic
+                del after[action.job_id]
+                after |= {i: one._replace(partner=None) for i, one in after.items() if one.partner == job.id}
+            elif isinstance(decision, Resize):
+                assert here is not None
+                assert rules.resizes
+                assert here.entry.job.elastic is not None
+                assert here.partner is None
+                after[action.job_id] = here._replace(where=decision.placement)
+            elif isinstance(decision, Regroup):
+                assert here is not None
+                assert rules.interleaves
+                assert here.partner is None
+                assert not room.live or set(here.where) == set(decision.placement)
+                after[action.job_id] = here._replace(where=decision.placement, group=decision.group)
+            else:
+                assert rules.profiles
+                assert room.profiling
+            if isinstance(decision, Start | Resize | Regroup):
+                placed.append(action.job_id)
+            if isinstance(decision, Start | Regroup) and decision.group:
+                tally["largest group"] = max(tally["largest group"], len(decision.group))
+        check_held(room, after, placed, seen, rules, made)
+        _judge_memory(room, after, placed)
+        if room.quotas:
+            _judge_quotas(room, part, seen, rules, made, tally)
+    decided = Counter(job_id for part in plan.partitions.values() for job_id in part.decisions)
+    assert all(decided[job_id] == 1 for job_id in waiting), "undecided, or decided twice"
+
+
+def _judge_start(
+    start: Start, entry: Pending, lent: bool, room: Partition, rules: PolicyRules, tally: Counter[str]
+) -> None:
+    assert not lent or (room.profiling and rules.profiles and not entry.home_only)
+    assert not entry.barred
+    assert start.beside is None or rules.pairs
+    assert not start.group or rules.interleaves
+    assert not start.slots or rules.pairs or rules.interleaves
+    tally["lent"] += lent
+    tally["beside"] += start.beside is not None
+    tally["group"] += bool(start.group)
+    tally["unmeasured in slots"] += start.slots and entry.profile is None
+
+
+def _judge_memory(room: Partition, after: Mapping[str, Held], placed: Sequence[str]) -> None:
+    """The memory peaks of a new group fit, as far as they were measured."""
+    for one in (after[job_id] for job_id in placed if after[job_id].group):
+        peaks = [after[job_id].entry.profile for job_id in one.group]
+        assert fit(peaks, one.where, room), f"{one.group}: GPU memory"
+
+
+def fit(peaks: Sequence[JobProfile | None], where: Placement, room: Partition) -> bool:
+    """Whether these peaks fit on each GPU of a placement together."""
+    least = min(node.gpu_mem_mib for node in room.nodes if any(node.name == part.node for part in where))
+    return sum(item.gpu_mem_mib for item in peaks if item is not None) <= least
+
+
+def _judge_quotas(
+    room: Partition,
+    part: PartitionPlan,
+    seen: Snapshot,
+    rules: PolicyRules,
+    made: PolicySettings,
+    tally: Counter[str],
+) -> None:
+    moved = {a.job_id for a in part.actions if not isinstance(a.decision, Start | Keep)}
+    held: Counter[str] = Counter()
+    first: dict[Placement, str] = {}
+    for entry in room.running:
+        if entry.job.id not in moved and entry.placement not in first:
+            first[entry.placement] = entry.job.vc
+            held[entry.job.vc] += placement_gpus(entry.placement)
+    entries: list[Pending | Running] = [*room.pending, *room.running]
+    jobs = {entry.job.id: entry.job for entry in entries}
+    for action in part.actions:
+        decision, job = action.decision, jobs[action.job_id]
+        if not isinstance(decision, Start | Resize | Regroup) or (
+            isinstance(decision, Start) and decision.beside is not None
+        ):
+            continue
+        held[job.vc] += placement_gpus(decision.placement)
+        if held[job.vc] <= room.quotas[job.vc]:
+            continue
+        tally["beyond"] += 1
+        assert rules.borrows
+        assert job.gpus <= room.quotas[job.vc]
+        assert (
+            made.lending.mode == "borrow"
+            or seen.now_s - job.submit_s >= (made.fairness.beyond_plain_s or math.inf) / 2
+        )
 
 
 def could_run(job: Job, machines: Sequence[Node]) -> bool:
@@ -57,90 +274,6 @@ def could_run(job: Job, machines: Sequence[Node]) -> bool:
         return len(full) >= whole
     small = [m for m in machines if m.gpus != size and holds(m, rest)]
     return bool(small) or len(full) > whole
-
-
-def check_state(
-    partitions: Mapping[str, Partition],
-    predictions: Mapping[str, Prediction],
-    settings: PolicySettings,
-    most: int = 1,
-) -> None:
-    """What must hold of every state that a policy brings about."""
-    seen: set[str] = set()
-    for partition in partitions.values():
-        machines = {m.name: m for m in partition.nodes}
-        on_gpu: dict[tuple[str, int], list[Running]] = defaultdict(list)
-        cpus: dict[str, float] = defaultdict(float)
-        mem: dict[str, float] = defaultdict(float)
-        for entry in (*partition.pending, *partition.running):
-            assert entry.job.id not in seen, f"{entry.job.id} is in two places"
-            seen.add(entry.job.id)
-        waiting = sorted(partition.pending, key=WAITING_ORDER)
-        assert [*partition.pending] == waiting, f"those who wait in {partition.name} are not in order"
-        for entry in partition.running:
-            gpus = gpu_set(entry)
-            assert len(gpus) == entry.job.gpus, f"{entry.job.id} holds {len(gpus)} GPUs"
-            for name, gpu in gpus:
-                assert machines[name].available, f"{entry.job.id} on {name}, which is down"
-                assert gpu < machines[name].gpus
-                on_gpu[name, gpu].append(entry)
-                cpus[name] += on_host(entry.job.cpus, 1, entry.job.gpus)
-                mem[name] += on_host(entry.job.mem_mib, 1, entry.job.gpus)
-        for (name, gpu), entries in on_gpu.items():
-            if any(entry.group for entry in entries):
-                check_group(entries, predictions, most)
-                continue
-            assert len(entries) <= 2, f"{len(entries)} jobs on {name}:{gpu}"
-            if len(entries) == 2:
-                check_pair(entries[0], entries[1], machines[name], predictions, settings)
-            else:
-                assert entries[0].partner is None
-        for name, machine in machines.items():
-            assert not machine.cpus or cpus[name] <= machine.cpus + 1e-6, f"CPUs of {name}"
-            assert not machine.mem_mib or mem[name] <= machine.mem_mib + 1e-6, f"host memory of {name}"
-
-
-def check_pair(
-    a: Running, b: Running, machine: Node, predictions: Mapping[str, Prediction], settings: PolicySettings
-) -> None:
-    """The packing rules, of two jobs on one GPU."""
-    names = f"{a.job.id} and {b.job.id}"
-    assert gpu_set(a) == gpu_set(b), f"{names}: other GPUs"
-    assert a.job.gpus == b.job.gpus, f"{names}: other GPU counts"
-    assert (a.partner, b.partner) == (b.job.id, a.job.id), f"{names}: do not know of each other"
-    assert len({part.node for part in a.placement}) == 1, f"{names}: distributed"
-    scores = []
-    for entry in (a, b):
-        assert entry.profile is not None, f"{names}: unmeasured"
-        assert entry.job.shareable, f"{names}: not shareable"
-        assert not entry.alone, f"{names}: parted before"
-        score = predictions[entry.job.id].share_score
-        assert score is not None
-        scores.append(score)
-    assert a.profile.gpu_mem_mib + b.profile.gpu_mem_mib <= machine.gpu_mem_mib, f"{names}: GPU memory"
-    assert settings.packing.gss > 0, f"{names}: sharing is off"
-    assert sum(scores) <= settings.packing.gss, f"{names}: GSS"
-
-
-def check_group(entries: Sequence[Running], predictions: Mapping[str, Prediction], most: int) -> None:
-    """Jobs that take turns, all that are on one GPU."""
-    names = sorted(entry.job.id for entry in entries)
-    assert 2 <= len(entries) <= most, f"{names}: {len(entries)} on a GPU, at most {most}"
-    for entry in entries:
-        assert sorted(entry.group) == names, f"{entry.job.id} is in {entry.group}, on its GPU are {names}"
-        assert gpu_set(entry) == gpu_set(entries[0]), f"{names}: other GPUs"
-        assert entry.partner is None
-        assert entry.job.shareable, f"{entry.job.id} is not shareable"
-        assert predictions[entry.job.id].stages is not None, f"{entry.job.id} was never run dry"
-
-
-def check_group_memory(
-    group: Sequence[str], placement: Placement, members: Mapping[str, Pending | Running], machines: Sequence[Node]
-) -> bool:
-    """Do the memory peaks of a group fit, as far as they were measured?"""
-    peaks = [members[job_id].profile for job_id in group]
-    least = min(m.gpu_mem_mib for m in machines if any(m.name == part.node for part in placement))
-    return sum(item.gpu_mem_mib for item in peaks if item is not None) <= least
 
 
 def check_decision(entry: Pending | Running, decision: Decision) -> None:
@@ -229,121 +362,77 @@ class Watcher:
     own: Mapping[str, str] = field(default_factory=dict)
     """By partition, the policy of those that have another."""
     cycles: int = 0
-    packed: int = 0
-    regrouped: int = 0
-    grouped: int = 0
-    """Members of the largest group."""
-    lent: int = 0
-    """Starts of a VC's jobs on profiling nodes."""
-    restarted: int = 0
-    in_slots: int = 0
-    """Starts in slots of jobs that nobody has measured."""
+    tally: Counter[str] = field(default_factory=Counter)
     ended: dict[str, Ended] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    starts: Counter[str] = field(default_factory=Counter)
     outlines: list[object] = field(default_factory=list)
     last: Mapping[str, PartitionPlan] = field(default_factory=dict)
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
         self.cycles += 1
-        check_state(snapshot.partitions, snapshot.predictions, self.settings, INTERLEAVING.get(self.policy, 1))
+        fresh = make_policies(self.policy, self.own, self.settings, self.predictor)
+        rules, seen = rules_of(fresh), set[str]()
+        for name, room in snapshot.partitions.items():
+            held = holdings(room)
+            check_held(room, held, [*held], snapshot, rules.for_partition(name), self.settings)
+            here = [entry.job.id for entry in (*room.pending, *room.running)]
+            assert len({*seen, *here}) == len(seen) + len(here), "a job is in two places"
+            seen.update(here)
+            assert all(snapshot.predictions[i].stages for e in room.running for i in e.group), "never run dry"
+            assert [*room.pending] == sorted(room.pending, key=WAITING_ORDER), f"those who wait in {name}"
         for item in snapshot.ended:
             assert item.job.id not in self.ended, f"{item.job.id} ended twice"
             self.ended[item.job.id] = item
         assert [item.action for item in applied] == plan.actions
         assert not [item for item in applied if item.refused]
-        lent = self._overflow(snapshot, plan)
-        for name, partition in snapshot.partitions.items():
-            self._partition(partition, plan, name, lent)
-        ids = [action.job_id for action in plan.actions]
-        assert len(ids) == len(set(ids)), "two actions on one job"
+        judge(snapshot, plan, rules, self.settings, self.tally)
+        waiting = {e.job.id: e for room in snapshot.partitions.values() for e in room.pending}
+        for name, room in snapshot.partitions.items():
+            self._partition(room, plan.partitions[name], waiting)
         self.outlines.append(outline(plan))
         if self.compare_cold:
-            kept, cold = outline(plan), outline(self.fresh().plan(snapshot))
-            if self.policy in INTERLEAVING:
-                # regroups at arrivals and ends only (M16), although attained service grows in between
-                for name, part in plan.partitions.items():
-                    if self.last.get(name) is part:
-                        del kept[name], cold[name]
+            kept, cold = outline(plan), outline(fresh.plan(snapshot))
             for name in [n for n, part in plan.partitions.items() if self.last.get(n) is part]:
-                if _time_moves_kept_nodes(plan.partitions[name], snapshot.partitions[name], snapshot):
-                    del kept[name], cold[name]  # looked at anew after LOOK_AGAIN_S, decision 0005
+                # regroups at arrivals and ends only (M16), although attained service grows in between; and kept nodes
+                # are looked at anew after LOOK_AGAIN_S, decision 0005
+                if self.policy in INTERLEAVING or _time_moves_kept_nodes(
+                    plan.partitions[name], snapshot.partitions[name], snapshot
+                ):
+                    del kept[name], cold[name]
             assert kept == cold, "a kept plan differs from a fresh one"
         self.last = plan.partitions
 
-    def fresh(self) -> Policy:
-        """The same policy without memory."""
-        return make_policies(self.policy, self.own, self.settings, self.predictor)
-
-    def _overflow(self, snapshot: Snapshot, plan: Plan) -> dict[str, Pending]:
-        """Who waits in a VC and is started on a profiling node."""
-        if snapshot.profiling is None:
-            return {}
-        theirs = {e.job.id for e in (*snapshot.profiling.pending, *snapshot.profiling.running)}
-        lent = plan.partitions[snapshot.profiling.name].decisions.keys() - theirs
-        found = {e.job.id: e for p in snapshot.partitions.values() for e in p.pending if e.job.id in lent}
-        assert found.keys() == lent, "a job that waits nowhere"
-        assert not lent or self.settings.profiling.restarts != "allowed", "all wait for profiling there"
-        self.lent += len(lent)
-        return found
-
-    def may_restart(self, job: Job) -> bool:
-        rule = self.settings.profiling.restarts
-        return job.requeueable and (rule == "allowed" or (rule == "asked" and job.restart_asked))
-
-    def _partition(self, partition: Partition, plan: Plan, name: str, lent: Mapping[str, Pending]) -> None:
-        made = plan.partitions[name]
-        members: dict[str, Pending | Running] = {e.job.id: e for e in (*partition.pending, *partition.running)}
-        for pending in partition.pending:
-            here, there = pending.job.id in made.decisions, pending.job.id in lent and not partition.profiling
-            assert here is not there, f"{pending.job.id}: undecided, or decided twice"
-        if partition.profiling:
-            members |= lent
+    def _partition(self, room: Partition, made: PartitionPlan, waiting: Mapping[str, Pending]) -> None:
+        running = {e.job.id: e for e in room.running}
+        members: dict[str, Pending | Running] = {**waiting, **running}
         acting = {a.job_id for a in made.actions}
-        for running in partition.running:
-            if running.partner is not None and running.profile is not None and running.profile.unstable:
-                pair = (running, members[running.partner])
-                assert any(e.job.id in acting for e in pair) or not any(self.may_restart(e.job) for e in pair), (
-                    "not parted"
-                )
-            if running.group and not check_group_memory(running.group, running.placement, members, partition.nodes):
-                assert acting & set(running.group), f"{running.group}: found to exceed the GPU's memory, and left so"
+        for entry in room.running:
+            if entry.partner is not None and entry.profile is not None and entry.profile.unstable:
+                pair = (entry, running[entry.partner])
+                parted = any(e.job.id in acting for e in pair)
+                assert parted or not any(may_restart(e.job, self.settings) for e in pair), "not parted"
+            if entry.group and not fit([running[i].profile for i in entry.group], entry.placement, room):
+                assert acting & set(entry.group), f"{entry.group}: found to exceed the GPU's memory, and left so"
         for job_id, decision in made.decisions.items():
             entry = members[job_id]
             check_decision(entry, decision)
             assert isinstance(decision, Hold) != (job_id in acting), f"{job_id}: decision and action differ"
+            if isinstance(decision, Start):
+                self.starts[job_id] += 1
+                if decision.slots:
+                    assert len(decision.placement) == 1
+                    assert entry.job.shareable
+                    assert not entry.alone  # type: ignore[union-attr]
             if isinstance(decision, Start) and decision.beside is not None:
-                partner = members[decision.beside]
-                assert not any(e.profile is None or e.profile.unstable for e in (entry, partner)), (
-                    f"{job_id}: unstable"
-                )
                 assert decision.slots
-                if self.policy == "lucid" and not self.may_restart(entry.job) and not self.may_restart(partner.job):
+                pair = (entry, members[decision.beside])  # type: ignore[assignment]
+                if self.policy == "lucid" and not any(may_restart(e.job, self.settings) for e in pair):
                     bounds = [item for item in decision.reasons if isinstance(item, PairHarm)]
                     assert bounds, f"{job_id}: beside {decision.beside} for ever, and nobody asked at what cost"
                     assert 1.0 - bounds[0].worst <= self.settings.packing.unparted_harm + 1e-6
-            if isinstance(decision, Start) and decision.slots:
-                assert isinstance(entry, Pending)
-                assert len(decision.placement) == 1
-                assert entry.job.shareable
-                assert not entry.alone
-                self.in_slots += entry.profile is None
-            if self.policy == "lucid" and isinstance(decision, Requeue | EndProfiling) and isinstance(entry, Running):
-                assert self.may_restart(entry.job), f"{job_id} is started over, and may not be"
-                self.restarted += 1
-            if isinstance(decision, Start):
-                self.starts[job_id] += 1
-                self.packed += decision.beside is not None
-            if entry.job.gpus > partition.gpus and not partition.profiling:
+            if entry.job.gpus > room.gpus and not room.profiling:
                 assert isinstance(decision, Hold)
                 assert [r.kind for r in decision.reasons] in (["TooLarge"], ["BehindHead"], ["NextRound"])
-            if isinstance(decision, Requeue) and not decision.part:
-                preempts = self.policy in PREEMPTIVE or self.policy in INTERLEAVING
-                assert preempts, f"{self.policy} preempted {job_id}"
-            if isinstance(decision, Regroup):
-                assert self.policy in INTERLEAVING
-                self.regrouped += 1
             if isinstance(decision, Start | Regroup) and decision.group:
                 faster = any(item.kind == "Interleaved" and item for item in decision.reasons)
                 assert faster or not self.settings.muri.unpack or self.policy not in ("muri-s", "muri-l")
-                self.grouped = max(self.grouped, len(decision.group))
-                assert check_group_memory(decision.group, decision.placement, members, partition.nodes), "GPU memory"

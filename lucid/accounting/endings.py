@@ -79,7 +79,7 @@ def why_ended(end: Ending) -> Why | None:
     if end.state in _NODE:
         return Why(
             Cause.NODE,
-            f"A node of it failed ({end.state}{_on(end)}).",
+            f"A node of it failed ({end.state}{(f', on {end.nodes}' if end.nodes else '')}).",
             "This is not the program's fault. Submit it again; with --requeue Slurm does that by itself.",
         )
     if end.state == "PREEMPTED":
@@ -123,7 +123,7 @@ def _host_memory(end: Ending) -> Why:
     return Why(
         Cause.HOST_MEMORY,
         seen + ".",
-        f"Ask for more: --mem={_round_gib(ask)}G." if ask else "Ask for more with --mem.",
+        f"Ask for more: --mem={max(-int(-ask // 1024), 1)}G." if ask else "Ask for more with --mem.",
     )
 
 
@@ -186,16 +186,8 @@ def _code(end: Ending) -> str:
     return f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}"
 
 
-def _on(end: Ending) -> str:
-    return f", on {end.nodes}" if end.nodes else ""
-
-
 def _gib(mib: float) -> str:
     return f"{mib / 1024:.1f} GiB"
-
-
-def _round_gib(mib: float) -> int:
-    return max(-int(-mib // 1024), 1)
 
 
 def _hms(seconds: float) -> str:

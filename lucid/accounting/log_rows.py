@@ -248,7 +248,6 @@ def csv_rows(
     """Fill ``row`` with one CSV record after another; yields ``None``, or what is wrong with the record's shape.
 
     Args:
-        source: the file.
         row: filled in place.
         columns: how many cells a record must have.
         names: header names, to name the first missing cell.

@@ -13,6 +13,8 @@ from lucid.accounting.values import JOB_NUMBER
 from lucid.errors import ConfigError, did_you_mean
 
 DEFAULT_CONFIG = Path("/etc/lucid/lucid.toml")
+PATH = click.Path(path_type=Path)
+"""The type of an option that is a file or a folder, which may not be there."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -21,7 +23,7 @@ def config_option(function: F) -> F:
     return click.option(
         "--config",
         "config",
-        type=click.Path(path_type=Path),
+        type=PATH,
         default=lambda: Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG)),
         help="lucidd's configuration.  [default: LUCID_CONFIG, else /etc/lucid/lucid.toml]",
     )(function)

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Self, get_args, get_origin
 
 import msgspec
 
-from lucid.config.live import DaemonSettings, ModelSettings, SlurmSettings
-from lucid.config.other import EfficiencySettings, WebSettings
+from lucid.config.live import DaemonSettings, EfficiencySettings, ModelSettings, SlurmSettings, WebSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.section import STUDY, Section, allowed, is_table, keys_of
 from lucid.errors import ConfigError, did_you_mean

@@ -36,8 +36,8 @@ from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.configuration import FairShares
 from lucid.slurm.view.observation import modes_with_pool
 from lucid.store.plan_records import with_records
-from lucid.store.port import Store
 from lucid.store.recorder import StoreRecorder
+from lucid.store.sqlite import SqliteStore
 
 _VIEW = "trust"
 _EVERY_S = 300.0
@@ -47,7 +47,7 @@ _EVERY_S = 300.0
 class TrustLog:
     """Stores the trust ``book`` of one daemon, and begins it with what an earlier one stored."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqliteStore) -> None:
         self._store = store
         try:
             self.book = TrustBook.from_dict(store.view(_VIEW))

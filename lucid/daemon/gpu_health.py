@@ -17,7 +17,7 @@ from lucid.core.codec import from_others, to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, NodeHealth
 from lucid.node.reports import HealthFolder
 from lucid.orchestrator.capacity.gpus_out import judge, words_of
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 from lucid.text import moment
 
 _LOG = logging.getLogger("lucidd")
@@ -74,7 +74,7 @@ def _ends_jobs(out: GpuOut) -> bool:
 class GpuHealth:
     """Judges the health of GPUs once a cycle."""
 
-    def __init__(self, folder: HealthFolder, store: Store, rules: GpuHealthSettings) -> None:
+    def __init__(self, folder: HealthFolder, store: SqliteStore, rules: GpuHealthSettings) -> None:
         self._folder = folder
         self._store = store
         self._rules = rules

@@ -1,7 +1,8 @@
 """``Leader``: the lease, by which of several lucidd on one store one acts and the others stand by.
 
 A standby uses only its own monotonic clock, since hosts may differ in time: the acting lucidd counts as dead once the
-lease has not changed for as long as a lease lasts (``LeaseWatch``). Without the lease a lucidd writes nothing."""
+lease has not changed for as long as a lease lasts (``LeaseWatch``). Without the lease a lucidd writes nothing. Where
+the store was deleted, replaced or damaged, ``Carried`` is what the new one takes over from it."""
 
 from __future__ import annotations
 
@@ -15,13 +16,69 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from lucid.core.codec import from_others, to_json
 from lucid.daemon.barrier import FailureBarrier
-from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, StoreError
-from lucid.store.port import Lease, Store, holder_is_dead, same_host
+from lucid.store.port import Lease, holder_is_dead, same_host
 
 if TYPE_CHECKING:
     from lucid.daemon.build import Parts
+
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.port import JobNote, ProfileRow
+from lucid.store.sqlite import SqliteStore
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What the new store takes over: notes and profiles of jobs, and the switches. History is left out: sacct gives
+    it again as far as ``daemon.catch_up_days`` goes."""
+
+    notes: Mapping[str, JobNote] = field(default_factory=dict)
+    profiles: Mapping[str, ProfileRow] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
+    newer: bool = True
+    """Whether this is newer than what the new store holds. False where another daemon has the lease there: its notes
+    stay."""
+
+    def put(self, store: SqliteStore, token: int) -> None:
+        """Write it into *store*; what was set there meanwhile (``lucidctl pause``) stays.
+
+        Raises: StoreError: it cannot be written."""
+        there = store.settings()
+        for key, value in self.switches.items():
+            if key not in there:
+                store.set_setting(key, value)
+        noted = {} if self.newer else store.notes()
+        for note in self.notes.values():
+            if note.job_id not in noted:
+                store.put_notes([note], token)
+        for row in self.profiles.values():
+            store.put_profile(row, f"carried over: job {row.job_id}", token)
+
+
+def carried_from(store: SqliteStore, switches: Mapping[str, str]) -> Carried:
+    """What to take over from a store that is gone but still open. If it cannot be read, only the *switches* are left,
+    as they were last read: Slurm's own state is enough to go on from."""
+    with suppress(StoreError):
+        return Carried(store.notes(), store.profiles(), store.settings())
+    return Carried(switches=dict(switches))
+
+
+def somebody_may_act(store: SqliteStore, heartbeat: Path, now_s: float, lasts_s: float) -> bool:
+    """Whether another daemon could be acting by a deleted or replaced store, while this one has what was put there.
+    It could where a heartbeat is fresh and *store* knows of no lease that lasted until then: it is new, or an older
+    copy. The other daemon notices before its next heartbeat."""
+    beat = read_heartbeat(heartbeat)
+    if beat is None or abs(now_s - beat.at_s) >= lasts_s:
+        return False
+    until_s = store.leased_until_s()
+    return until_s is None or until_s < beat.at_s
+
 
 _TELL_EVERY_S = 3.0
 _GONE_S = 20.0
@@ -70,83 +127,10 @@ def standby_of(store: Views) -> Standby | None:
     """The lucidd that last reported that it stands by; it may have gone since.
 
     Raises: StoreError: it cannot be read."""
-    seen = store.view(_STANDBY)
     try:
-        times = float(seen["since_s"]), float(seen["at_s"])
-        return Standby(str(seen["host"]), int(seen["pid"]), *times, str(seen["holder"]))
-    except (TypeError, KeyError, ValueError, OverflowError):
+        return from_others(Standby, store.view(_STANDBY))
+    except ValueError:
         return None
-
-
-class Failover:
-    """One daemon's part in the failover: it waits for the lease, or acts and knows which daemons wait."""
-
-    def __init__(self, holder: str, monotonic_s: Callable[[], float]) -> None:
-        self._holder = holder
-        self._monotonic_s = monotonic_s
-        self._lease = LeaseWatch(monotonic_s)
-        self._other = LeaseWatch(monotonic_s)
-        self._waits_since_s: float | None = None
-        self._reported_s = float("-inf")
-
-    # -- that waits ------------------------------------------------------------------------------------------
-
-    def may_take(self, store: Store, held: Lease | None, lasts_s: float, reaches: Callable[[], bool]) -> bool:
-        """Whether this daemon may take the lease: it is its own, nobody's, of a dead process, not renewed for
-        ``lasts_s``, or offered by a lucidd that does not reach Slurm while this one does (``reaches``).
-
-        Raises: StoreError: the store cannot be read."""
-        if held is None or held.holder == self._holder or holder_is_dead(held.holder):
-            return True
-        if self._lease.unchanged_s(held) >= lasts_s:
-            return True
-        offer: Any = store.view(_UNREACHED)
-        return isinstance(offer, dict) and offer.get("token") == held.token and reaches()
-
-    def wait(self, store: Store, now_s: float) -> bool:
-        """Report in the store that this one stands by; returns whether that is new.
-
-        Raises: StoreError: it cannot be written."""
-        new = self._waits_since_s is None
-        if self._waits_since_s is None:
-            self._waits_since_s = now_s
-        if self._monotonic_s() - self._reported_s >= _TELL_EVERY_S:
-            self._reported_s = self._monotonic_s()
-            me = {"host": socket.gethostname(), "pid": os.getpid(), "holder": self._holder}
-            store.put_view(_STANDBY, {**me, "since_s": self._waits_since_s, "at_s": now_s})
-        return new
-
-    # -- that acts -------------------------------------------------------------------------------------------
-
-    def acts(self) -> None:
-        """Note that this one has the lease."""
-        self._waits_since_s = None
-
-    def standby(self, store: Store) -> Standby | None:
-        """The lucidd that stands by now, as far as this one's clock tells.
-
-        Raises: StoreError: it cannot be read."""
-        seen: Any = store.view(_STANDBY)
-        if not isinstance(seen, dict) or seen.get("holder") == self._holder:
-            return None
-        found = standby_of(store)
-        return found if self._other.unchanged_s(seen) < _GONE_S and found is not None else None
-
-    def offer(self, store: Store, token: int) -> None:
-        """Offer the lease, since this one does not reach Slurm: a standby that does may take it at once. The offer is
-        written unless the store has it: an offer of an earlier lease of this one does not count.
-
-        Raises: StoreError: it cannot be read or written."""
-        offer = {"token": token}
-        if store.view(_UNREACHED) != offer:
-            store.put_view(_UNREACHED, offer)
-
-    def withdraw(self, store: Store) -> None:
-        """Withdraw the offer, since this one reaches Slurm.
-
-        Raises: StoreError: it cannot be read or written."""
-        if store.view(_UNREACHED) is not None:
-            store.put_view(_UNREACHED, None)
 
 
 _LOG = logging.getLogger("lucidd")
@@ -167,8 +151,9 @@ class Leader:
         self.holder = holder
         self._parts = parts
         self._barrier = barrier
-        self._failover = Failover(holder, parts.monotonic_s)
-        self._silent_s = float("-inf")
+        self._seen, self._other = LeaseWatch(parts.monotonic_s), LeaseWatch(parts.monotonic_s)
+        self._waits_since_s: float | None = None
+        self._reported_s = self._silent_s = float("-inf")
         self._had = False
 
     @property
@@ -189,22 +174,40 @@ class Leader:
             )
             return None
         held, lease = parts.store.lease(), None
-        if self._failover.may_take(parts.store, held, self.lasts_s, self._reaches_slurm):
+        if self._may_take(held):
             lease = parts.store.take_lease(self.holder, now_s, self.lasts_s, held)
         if lease is None:
             if self.lease is not None:
                 self.step_down("its lease ran out and another daemon has it")
-            if self._failover.wait(parts.store, now_s):
-                _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})
-            self._barrier.feed()
+            self._stand_by(held, now_s)
             return None
-        self._failover.acts()
+        self._waits_since_s = None
         if self.lease is None or lease.token != self.lease.token:
             _LOG.info("lease taken", extra={"facts": {"token": lease.token, "holder": lease.holder}})
             if held is not None and not same_host(held.holder):
                 self.slurm_was_silent()  # slurmctld may have moved, too
         self.lease, self._had = lease, True
         return lease
+
+    def _may_take(self, held: Lease | None) -> bool:
+        """Whether this daemon may take the lease: it is its own, nobody's, of a dead process, not renewed for as long
+        as it lasts, or offered by a lucidd that does not reach Slurm while this one does."""
+        if held is None or held.holder == self.holder or holder_is_dead(held.holder):
+            return True
+        if self._seen.unchanged_s(held) >= self.lasts_s:
+            return True
+        offer: Any = self._parts.store.view(_UNREACHED)
+        return isinstance(offer, dict) and offer.get("token") == held.token and self._reaches_slurm()
+
+    def _stand_by(self, held: Lease | None, now_s: float) -> None:
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+            _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})
+        if self._parts.monotonic_s() - self._reported_s >= _TELL_EVERY_S:
+            self._reported_s = self._parts.monotonic_s()
+            me = Standby(socket.gethostname(), os.getpid(), self._waits_since_s, now_s, self.holder)
+            self._parts.store.put_view(_STANDBY, to_json(me))
+        self._barrier.feed()
 
     def step_down(self, why: str) -> None:
         """Give up acting: another daemon has the lease."""
@@ -227,11 +230,13 @@ class Leader:
         self._silent_s = self._parts.monotonic_s()
 
     def offer(self) -> None:
-        """Offer the lease to a standby that reaches Slurm.
+        """Offer the lease, since this one does not reach Slurm: a standby that does may take it at once. The offer is
+        written unless the store has it: an offer of an earlier lease of this one does not count.
 
         Raises: StoreError: the offer cannot be written."""
-        if self.lease is not None:
-            self._failover.offer(self._parts.store, self.lease.token)
+        store = self._parts.store
+        if self.lease is not None and store.view(_UNREACHED) != (offer := {"token": self.lease.token}):
+            store.put_view(_UNREACHED, offer)
 
     def slurm_knows_all(self) -> bool:
         """Whether slurmctld, on whichever host it acts, has answered for so long that it knows which jobs ended
@@ -239,11 +244,17 @@ class Leader:
         return self._parts.monotonic_s() - self._silent_s >= _KNOWS_ALL_S
 
     def standby(self) -> Standby | None:
-        """The lucidd that stands by; asked by the one that acts and reaches Slurm, which withdraws its offer.
+        """The lucidd that stands by now, as far as this one's clock tells; asked by the one that acts and reaches
+        Slurm, which withdraws its offer.
 
         Raises: StoreError: the store cannot be read or written."""
-        self._failover.withdraw(self._parts.store)
-        return self._failover.standby(self._parts.store)
+        store = self._parts.store
+        if store.view(_UNREACHED) is not None:
+            store.put_view(_UNREACHED, None)
+        seen, found = store.view(_STANDBY), standby_of(store)
+        if found is None or found.holder == self.holder:
+            return None
+        return found if self._other.unchanged_s(seen) < _GONE_S else None
 
     def _reaches_slurm(self) -> bool:
         try:

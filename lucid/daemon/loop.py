@@ -17,14 +17,13 @@ from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier, TroubleFile, behind_barrier
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
-from lucid.daemon.leader import Leader
+from lucid.daemon.leader import Carried, Leader, carried_from
 from lucid.daemon.modes import live_profiling, modes_from, settle_switches
 from lucid.daemon.plan_errors import PlanErrors, plan_errors_of
 from lucid.daemon.policies import PolicyMemory
 from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.public_view import PrivateData, Publisher
 from lucid.daemon.reporting.status import partitions_of, status_of
-from lucid.daemon.store_recovery import Carried, carried_from
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.node.reports import prune_profiles
 from lucid.orchestrator.cycle import CycleResult

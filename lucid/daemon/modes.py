@@ -15,7 +15,7 @@ from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, ProfilingSettings
 from lucid.core.ports import Capability
 from lucid.errors import Finding, warn
 from lucid.places import Mode
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 from lucid.text import digits, moment
 
 KEY = "mode."
@@ -64,7 +64,7 @@ def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch
     }
 
 
-def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]:
+def settle_switches(settings: Settings, store: SqliteStore, now_s: float) -> list[str]:
     """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
     set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
 

@@ -17,14 +17,13 @@ from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, library_folder, stored_policy
 from lucid.config.policy import PolicySettings
 from lucid.core.ports import Capability, Predictor
-from lucid.daemon.lending import check_lending
 from lucid.daemon.modes import live_profiling, policy_settings
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import Predictions, isolated, make_policies
-from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ class PolicyMemory:
     """Stores the memory of the policy called ``policy``, and of those in ``own``, by partition. A killed daemon loses
     the last half minute: a shadow goes on from when it was stored, with what is known by then."""
 
-    def __init__(self, store: Store, policy: str, own: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: SqliteStore, policy: str, own: Mapping[str, str] | None = None) -> None:
         self._store = store
         self._policy, self._own = policy, dict(own or {})
         self._kept: Mapping[str, object] = {}
@@ -284,3 +283,40 @@ class PolicyMemory:
                 facts = {"partition": name, "why": str(error)}
                 _LOG.warning("what a plan leaves for the next is not kept over a restart", extra={"facts": facts})
             return None
+
+
+POOL_EXAMPLE = '[daemon.pool]\npartition = "overflow"\nquotas = { vc-a = 8, vc-b = 4 }'
+
+
+def check_lending(settings: Settings, where: str) -> None:
+    """Check the settings of lending. ``where``: the file that they are from.
+
+    Raises: ConfigError: VCs are to lend, and it is not said which, or no job could be moved where it borrows."""
+    lending, pool, daemon = settings.policy.lending, settings.daemon.pool, settings.daemon
+    if not (pool.partition or pool.quotas) and lending.mode == "off":
+        return
+    if not (pool.partition and pool.quotas):
+        raise ConfigError(
+            f"{where}: policy.lending needs both daemon.pool.partition (over all nodes of the VCs that lend) and "
+            f"daemon.pool.quotas (GPUs of each VC), as in\n{POOL_EXAMPLE}"
+        )
+    if pool.partition in daemon.partitions or pool.partition == daemon.profiling_partition:
+        raise ConfigError(
+            f"{where}: daemon.pool.partition = {pool.partition!r} is a VC or the profiling partition, too: name a "
+            "partition of its own, over all nodes of the VCs that lend (lucidctl slurm lending prints its line)"
+        )
+    for vc in pool.quotas:
+        if vc not in daemon.partitions:
+            known = ", ".join(daemon.partitions)
+            hint = did_you_mean(vc, daemon.partitions)
+            raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions{hint} (there: {known})")
+    from lucid.models.history import HistoryPredictor
+
+    if lending.mode == "off" or settings.daemon.policy not in known_policies():
+        return
+    made = make_policy(settings.daemon.policy, settings.policy, HistoryPredictor())
+    if not rules_of(made).quotas:
+        raise ConfigError(
+            f"{where}: daemon.policy = {settings.daemon.policy!r} knows no quotas, so it cannot run with "
+            f"policy.lending.mode = {lending.mode!r}; use lucid, or mode off"
+        )

@@ -14,22 +14,23 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import load_settings
 from lucid.daemon.barrier import TroubleFile, behind_barrier, persistently, tell_systemd
 from lucid.daemon.build import checked_settings, make_parts
 from lucid.daemon.learning.child import Children
-from lucid.daemon.learning.training import ModelTimer, model_timer
+from lucid.daemon.learning.training import Upkeep, trained
 from lucid.daemon.loop import Daemon
 from lucid.errors import LucidError
 from lucid.files import closed_to_others
 from lucid.slurm.heartbeat import WakeFile
-from lucid.store.port import Store
 from lucid.text import shown
 
 _LOG = logging.getLogger("lucidd")
@@ -172,11 +173,11 @@ def main(arguments: list[str] | None = None) -> int:
     if parts is None:
         return 0
     children = Children()
-    beside = None if given.once else _timer(settings, given.config, parts.store, children)
+    train = partial(trained, children, ["--config", str(given.config.absolute())])
     # a GPU that is not well is left out at once, however seldom an idle lucidd looks at Slurm
     wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"), parts.health.folder)
     try:
-        status = turn_until(Daemon(parts), stop, wake, given.once, beside)
+        status = turn_until(Daemon(parts), stop, wake, given.once, Upkeep(settings, parts.store, train))
     finally:
         behind_barrier("children of lucidd are not ended", children.end)
     if reload.due:
@@ -194,26 +195,23 @@ def _checked(config: Path) -> int:
     return 0
 
 
-def _timer(settings: Settings, config: Path, store: Store, children: Children) -> ModelTimer | None:
-    """The timer of models; ``None`` if it cannot be made: training is worth less than scheduling."""
-    found: list[ModelTimer | None] = [None]
-    behind_barrier(
-        "models are not trained: their timer cannot be made",
-        lambda: found.append(model_timer(settings, config, store, children)),
-    )
-    return found[-1]
-
-
 def turn_until(
-    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, beside: ModelTimer | None = None
+    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, upkeep: Callable[[], object]
 ) -> int:
-    """Turn until *stop* is set, or ``once``; ``beside`` runs meanwhile. Returns the exit status."""
+    """Turn until *stop* is set, or ``once``; ``upkeep`` of models runs meanwhile, every ``models.every_h``.
+    Returns the exit status."""
+    logging.getLogger("apscheduler.executors").setLevel(logging.ERROR)
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.add_job(daemon.renew_lease, "interval", seconds=_RENEW_EVERY_S, max_instances=1, coalesce=True)
-    behind_barrier("timers not started: no pruning, and no renewal of the lease within a long turn", timers.start)
-    if beside is not None:
-        behind_barrier("the timer of models is not started", beside.start)
+    every_h = 0 if once else daemon.parts.settings.models.every_h
+    if every_h:
+        # one that comes due while another runs is skipped; those missed while the machine slept are made up by one
+        now = datetime.now(UTC)
+        timers.add_job(upkeep, "interval", hours=every_h, max_instances=1, coalesce=True, next_run_time=now)
+    behind_barrier(
+        "timers not started: no pruning, no training, no renewal of the lease in a long turn", timers.start
+    )
     _LOG.info("started")
     ready = False
     try:
@@ -231,8 +229,6 @@ def turn_until(
     finally:
         tell_systemd("STOPPING=1")
         behind_barrier("timers not stopped", lambda: timers.shutdown(wait=False))
-        if beside is not None:
-            behind_barrier("the timer of models is not stopped", beside.stop)
         daemon.stop()
     _LOG.info("stopped")
     return 0

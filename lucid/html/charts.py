@@ -213,7 +213,7 @@ def _span(values: Sequence[float], zero: bool) -> tuple[float, float]:
 
 def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round values from at most ``low`` to at least ``high``."""
-    power = 10.0 ** _floor_log10((high - low) / most)
+    power = 10.0 ** int(f"{(high - low) / most:e}".partition("e")[2])
     step = next(s * power for s in (1.0, 2.0, 5.0, 10.0) if s * power * most >= (high - low) * (1 - 1e-9))
     first, last = _floor(low / step), -_floor(-high / step)
     return [round(i * step, 12) for i in range(first, last + 1)]
@@ -221,10 +221,6 @@ def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def _floor(value: float) -> int:
     return int(value // 1) if abs(value - round(value)) > 1e-9 else round(value)
-
-
-def _floor_log10(value: float) -> int:
-    return int(f"{value:e}".partition("e")[2])
 
 
 def sideways(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -19,9 +19,6 @@ from lucid.models.library import Library, StoredModel, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
-
-if TYPE_CHECKING:
-    pass
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 

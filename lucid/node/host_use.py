@@ -94,7 +94,6 @@ class Host:
         and where its counters cannot be read or went backwards.
 
         Args:
-            job: the job, by any name.
             number: its number in the names of Slurm's control groups.
             pids: processes that are known to be its own.
             now_s: any clock."""

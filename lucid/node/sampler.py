@@ -261,7 +261,6 @@ class Sampler:
         return self._by_number.get(gpu)
 
     def _owned(self, readings: Mapping[str, GpuReading | GpuLost]) -> dict[tuple[str, str], list[GpuProcess]]:
-        """Processes by GPU and job."""
         given = {pid: w.spec.job for w in self._watched.values() for pid in w.spec.pids}
         names = {w.spec.slurm_id or w.spec.job: w.spec.job for w in self._watched.values()}
         owned: dict[tuple[str, str], list[GpuProcess]] = {}

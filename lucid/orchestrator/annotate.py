@@ -109,7 +109,6 @@ class Annotator:
                 self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s)
 
     def _follow(self, snapshot: Snapshot) -> None:
-        """Predict the jobs that came, and forget those that went."""
         partitions, looked_at = snapshot.partitions, self._partitions
         new: dict[str, Partition] = {}
         came, went = set[str](), set[str]()

@@ -316,7 +316,6 @@ class PartitionPolicy(ABC):
 
 
 def _bars(partition: Partition) -> dict[str, Decision]:
-    """The decision on each job that Slurm bars: it waits, for Slurm's reason."""
     barred = (entry for entry in partition.pending if entry.barred)
     return {entry.job.id: Hold((SlurmBars(entry.barred, entry.retry_s),)) for entry in barred}
 

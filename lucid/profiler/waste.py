@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lucid.config.other import EfficiencySettings
+from lucid.config.live import EfficiencySettings
 from lucid.core.job import JobProfile
 from lucid.profiler.use import GpuUse
 

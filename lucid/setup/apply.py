@@ -27,7 +27,6 @@ def apply_plan(
     """Take all steps. A run that was killed is continued by the next one: what is done already is not planned again.
 
     Args:
-        before: slurmctld's configuration in force.
         drain: Jobs on nodes whose GPUs change are waited for.
         nodes_have_files: Slurm may be told to read its files: the nodes have them, too.
 

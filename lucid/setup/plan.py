@@ -83,11 +83,7 @@ def lending_of(
 
     Args:
         asked: what the administrator said, or nothing.
-        settings: of lucid.toml as it stands.
-        texts: slurm.conf as it stands.
         packed: partitions that are, or will be, in pack mode.
-        nodes: Slurm's.
-        jobs: Slurm's.
         left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
     said = lending.mode if "policy.lending.mode" in settings.given else ""
@@ -356,7 +352,6 @@ def _lending(plan: Plan, root: Path, running: Site, options: Options) -> Lending
 
 
 def _toml(plan: Plan, root: Path, tables: Tables, leaves: str = "") -> str:
-    """lucid.toml with these keys, and without the table *leaves*."""
     path = (root / TOML).resolve()
     text = read_text(path) if path.is_file() else NEW_TOML
     for table, keys in tables.items():
@@ -580,7 +575,6 @@ def _served(plan: Plan, running: Site, options: Options) -> None:
 
 
 def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Site) -> None:
-    """Plan that slurmctld reads its files again, if it has to."""
     after = read_texts(root, texts.main, fresh).settings
     plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]

@@ -46,12 +46,10 @@ def render(
     """Configuration for these nodes and partitions.
 
     Args:
-        nodes: Groups of like nodes; no host may stand in two of them.
         partitions: Partition lines to write; none leaves the partitions to the site's own slurm.conf.
         heartbeat: Where the daemon writes its heartbeat, on slurmctld's host.
         files: The folder that holds Lucid's prolog, epilog and task prolog on every node.
         node_extra: More for each NodeName line, by host list (``{"n[1-4]": "Port=[17001-17004]"}``).
-        slots: Jobs that may share one GPU.
 
     Raises:
         ConfigError: a host stands in two groups, or a partition names a host that no group has."""
@@ -415,12 +413,9 @@ def lending_text(
 
     Args:
         partition: the pool's, over all nodes.
-        quotas: GPUs of each VC.
         nodes: names of the nodes of each VC's partition.
         bounded: VCs whose partition has more GPUs than their quota.
-        gpus: those of all nodes.
-        by_account: accounts keep these to their quotas, and not a QOS of their partition.
-        slots: jobs that may share a GPU."""
+        by_account: accounts keep these to their quotas, and not a QOS of their partition."""
     everywhere = sorted({name for names in nodes.values() for name in names})
     room = f"PartitionName={partition} Nodes={','.join(everywhere)} MaxTime=UNLIMITED State=UP"
     lines, commands = ["# slurm.conf: only lucidd starts jobs there (job_submit.lua refuses users)."], list[str]()

@@ -70,10 +70,8 @@ def compare_policies(
     """Replay the scenario under each policy.
 
     Args:
-        scenario: the trace and the cluster.
         policies: names; one that cannot run on the trace is noted with the reason, and left out.
         workers: processes at a time; ``None`` takes as many as there are cores, 1 runs in this process.
-        report: told of progress now and then.
         promise: measure what lending costs, at the price of another replay of each policy that lends.
 
     Raises:

@@ -18,9 +18,9 @@ from lucid.orchestrator.policies.shadow import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.jobs import Jobs
-from lucid.simulator.cluster.lending import LendingCost, LentByVc
 from lucid.simulator.cluster.nodes import WindowFigures
 from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.usage import LendingCost, LentByVc
 from lucid.simulator.start_forecast import StartForecasts
 
 Progress = Callable[[int, int], None]

@@ -1,19 +1,15 @@
-"""``SlurmClient``: what Lucid asks of Slurm, by commands or by pyslurm; and the breaker before it."""
+"""What a client of Slurm is asked for and given: changes of a job, a job that holds a GPU; and the breaker before
+it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from lucid.accounting.values import JOB_NUMBER
 from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
-from lucid.slurm.records.configuration import Network, Partition
-from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.preemption import Preemption
-from lucid.slurm.records.request import JobDefaults
-from lucid.slurm.records.reservations import Reservation
 
 _OLDEST = (23, 11)
 """The first Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
@@ -100,116 +96,6 @@ class HeldGpu:
     limit_min: int
     after: tuple[str, ...] = ()
     words: str = ""
-
-
-class SlurmClient(Protocol):
-    """One way of talking to Slurm. Every method raises ``ClusterUnavailable`` where Slurm does not answer in time;
-    methods that write raise ``ActionRefused`` with Slurm's words where it declines."""
-
-    @property
-    def name(self) -> str:
-        """The client's name as it shows in ``status``."""
-        ...
-
-    def version(self) -> tuple[int, int]:
-        """Slurm's release, as (24, 11)."""
-        ...
-
-    def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs that slurmctld knows, also those that ended a short while ago."""
-        ...
-
-    def nodes(self) -> Sequence[SlurmNode]:
-        """All nodes."""
-        ...
-
-    def reservations(self) -> Sequence[Reservation]:
-        """Reservations in force and ahead."""
-        ...
-
-    def node_states(self) -> str:
-        """A text that changes when a node's state does, and that costs less than all nodes."""
-        ...
-
-    def job_defaults(self) -> Mapping[str, JobDefaults]:
-        """JobDefaults in force by partition."""
-        ...
-
-    def network(self) -> Network:
-        """The switches above the nodes."""
-        ...
-
-    def preemption(self) -> Preemption:
-        """Which jobs may preempt which."""
-        ...
-
-    def qos_priorities(self) -> Mapping[str, int]:
-        """Priorities of QOS other than 0, where Slurm gives them a weight."""
-        ...
-
-    def fair_shares(self) -> Mapping[tuple[str, str], float]:
-        """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
-        ...
-
-    def config(self) -> Mapping[str, str]:
-        """slurmctld's configuration in force, by key as ``scontrol show config`` has it."""
-        ...
-
-    def partitions(self) -> Sequence[Partition]:
-        """All partitions."""
-        ...
-
-    def who(self) -> tuple[int, str]:
-        """Number and name of the user whom Slurm takes this client for."""
-        ...
-
-    def hold_gpu(self, held: HeldGpu) -> str:
-        """Submit the job, to start before any other; returns its id."""
-        ...
-
-    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
-        """Set another time limit and other jobs to wait for; each stays where it is not given."""
-        ...
-
-    def cancel(self, job_id: str) -> None:
-        """End one of lucidd's own jobs for good."""
-        ...
-
-    def update(self, job_id: str, changes: Changes) -> None:
-        """Change a pending job (or only the site factor of any)."""
-        ...
-
-    @property
-    def at_once(self) -> int:
-        """The number of jobs for which ``set_begin`` changes the begin time by one command."""
-        ...
-
-    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """Set another begin time (Unix s) for pending jobs. Where Slurm declines for one of them, it may have changed
-        the others."""
-        ...
-
-    def seal(self, text: str) -> str:
-        """The text sealed so that only root on the cluster's hosts can open it, and sees who sealed it (munge).
-        Raises ``ActionRefused`` where there is no munge."""
-        ...
-
-    def number(self, job_id: str) -> int:
-        """Slurm's own number of a job or of a task of an array."""
-        ...
-
-    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        """Keep a pending job from starting. ``begin_s``: its begin time from now on (Unix s); 0 for none. That a
-        begin time is set beside it shows job_submit.lua that this hold is Lucid's."""
-        ...
-
-    def release(self, job_id: str) -> None:
-        """Release a held job, so that it may start."""
-        ...
-
-    def requeue_hold(self, job_id: str) -> None:
-        """Stop a running batch job and put it back, held; a job that has ended meanwhile stays as it is."""
-        ...
 
 
 @dataclass(slots=True)

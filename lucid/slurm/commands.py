@@ -25,6 +25,7 @@ from lucid.slurm.records.configuration import (
     Limits,
     Network,
     Partition,
+    Reservation,
     clock_from,
     config_from_text,
     fair_shares_from,
@@ -33,6 +34,7 @@ from lucid.slurm.records.configuration import (
     network_from,
     partition_settings_from,
     partitions_from,
+    reservations_from,
     tiers_from,
 )
 from lucid.slurm.records.from_json import jobs_from, nodes_from, reads_whole, version_of
@@ -40,7 +42,6 @@ from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.json import accounting_trouble, loads
 from lucid.slurm.records.preemption import QOS_PREEMPTION, Preemption, preemption_from
 from lucid.slurm.records.request import JobDefaults, defaults_from
-from lucid.slurm.records.reservations import Reservation, reservations_from
 from lucid.text import digits
 
 MUNGE: Final = ("munge", "-u", "root", "-s")
@@ -115,8 +116,10 @@ def _start_time(changes: Changes) -> str | None:
 
 
 class CommandClient:
-    """A ``SlurmClient`` by commands. ``prefix`` stands before every command; a command that takes longer than
-    ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
+    """Slurm by its commands. ``prefix`` stands before every command; a command that takes longer than ``timeout_s``
+    is killed and counts as no answer. ``left_out`` learns of what cannot be read. Every method raises
+    ``ClusterUnavailable`` where Slurm does not answer in time; methods that write raise ``ActionRefused`` with
+    Slurm's words where it declines."""
 
     name = "commands"
 
@@ -161,8 +164,9 @@ class CommandClient:
         return self._version
 
     def jobs(self) -> list[SlurmJob]:
-        """All jobs by one ``squeue`` over all states; where there are many, by one listing and one ``squeue`` of
-        those that changed. The first on 26.05 is asked again in a form that is complete."""
+        """All jobs that slurmctld knows, also those that ended a short while ago, by one ``squeue`` over all states;
+        where there are many, by one listing and one ``squeue`` of those that changed. The first on 26.05 is asked
+        again in a form that is complete."""
         if self._many is None:
             self._many = self._listing().count("JobId=") > self._most
         if not self._many:
@@ -207,7 +211,7 @@ class CommandClient:
         return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
     def node_states(self) -> str:
-        """Nodes by state, by one ``sinfo``."""
+        """A text that changes when a node's state does, by one ``sinfo``: it costs less than all nodes."""
         return self._read(["sinfo", "-h", "-a", "-o", "%T %N"])
 
     def job_defaults(self) -> dict[str, JobDefaults]:
@@ -245,7 +249,8 @@ class CommandClient:
         return tiers_from(self._read(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
-        """Fair-share factors, by one ``sshare``."""
+        """Fair-share factors (0 to 1) by account and user, by one ``sshare``. Raises ``ClusterError`` where there are
+        none."""
         return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
@@ -346,7 +351,8 @@ class CommandClient:
         return _AT_ONCE
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """Set begin times by one ``scontrol update`` with a list of jobs."""
+        """Set the begin time (Unix s) of pending jobs by one ``scontrol update`` with a list of jobs. Where Slurm
+        declines for one of them, it may have changed the others."""
         listed = ",".join(map(checked_id, job_ids))
         self._write(["scontrol", "update", f"JobId={listed}", f"StartTime=uts{begin_s:.0f}"])
 
@@ -387,7 +393,8 @@ class CommandClient:
         self._write(["scancel", checked_id(job_id)])
 
     def seal(self, text: str) -> str:
-        """The text sealed by ``munge``. Its troubles are not Slurm's, so the breaker does not count them."""
+        """The text sealed by ``munge``, so that only root on the cluster's hosts can open it. Its troubles are not
+        Slurm's, so the breaker does not count them."""
         words = [*MUNGE, text]
         return credential([*self._prefix, *(map(shlex.quote, words) if self._ssh else words)])
 
@@ -399,7 +406,8 @@ class CommandClient:
         return int(text)
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        """Hold a job by ``scontrol update``."""
+        """Hold a pending job by ``scontrol update``. ``begin_s``: its begin time from now on (Unix s); 0 for none.
+        That a begin time is set beside it shows job_submit.lua that this hold is Lucid's."""
         begin = f"uts{begin_s:.0f}" if begin_s else "now"
         self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", f"StartTime={begin}"])
 

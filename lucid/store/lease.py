@@ -255,9 +255,10 @@ class LeasedFile:
             return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
-        """The lease, new or renewed. A new holder gets a higher token; its own renewal keeps the token. The row that
-        is written here is read back as another process would, so that every turn begins with a store that others
-        see."""
+        """The lease, new or renewed; ``None`` while another holder's has not run out. A new holder gets a
+        higher token; its own renewal keeps the token. ``takeover``: the lease of a holder that is known to be dead,
+        which is taken over unless it has changed since. The row that is written here is read back as another process
+        would, so that every turn begins with a store that others see."""
         with self.writing() as db:
             row = self._lease_row(db)
             if row is not None and row[0] == holder:
@@ -285,7 +286,7 @@ class LeasedFile:
             )
 
     def leased_until_s(self) -> float | None:
-        """The end of the last lease; ``None`` where there was none."""
+        """The end of the last lease, given back since or not; ``None`` where there never was one."""
         with self.reading() as db:
             row = db.execute("SELECT until_s FROM lease").fetchone()
             return None if row is None else float(row[0])

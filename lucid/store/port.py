@@ -1,23 +1,18 @@
-"""``Store``, the protocol of lucidd's memory between cycles and over restarts, with its rows and ``JobNote``.
-
-It holds nothing that Slurm itself could report. The adapter is SQLite, for the daemon and for ``lucidctl`` beside it;
-in a file, or in memory where nothing may be written. Both keep ``tests/contract/test_store_contract.py``."""
+"""The rows of the store, lucidd's memory between cycles and over restarts, with ``JobNote`` and its errors."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from lucid.core.codec import fitting
-from lucid.core.decision import DecisionRow
-from lucid.core.job import Ended, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 from lucid.text import digits
@@ -197,123 +192,6 @@ def _has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
     except OSError:
         return False
-
-
-class Store(Protocol):
-    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written; methods that
-    need the lease raise ``LeaseLost`` once another daemon has it. A write to a deleted or replaced file raises
-    ``StoreGone``: nobody acts by a store that others do not see."""
-
-    def renew(self, now_s: float) -> bool:
-        """Open what is at the store's place now, or begin a new store there. Returns whether nothing was lost; if
-        false, the content of the old store is gone, unless the caller has read it before."""
-        ...
-
-    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
-        """The lease, new or renewed; ``None`` while another holder's has not run out by ``now_s``. ``takeover``: the
-        lease of a holder that is known to be dead, which is taken over unless it has changed since."""
-        ...
-
-    def lease(self) -> Lease | None:
-        """The lease that is held now; ``None`` where nobody holds one."""
-        ...
-
-    def leased_until_s(self) -> float | None:
-        """The end of the last lease, given back since or not; ``None`` where there never was one."""
-        ...
-
-    def drop_lease(self, token: int) -> None:
-        """Give the lease back."""
-        ...
-
-    def note(self, job_id: str) -> JobNote | None:
-        """The note on one job; ``None`` where there is none."""
-        ...
-
-    def notes(self) -> dict[str, JobNote]:
-        """All notes by job id."""
-        ...
-
-    def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
-        """Store these notes."""
-        ...
-
-    def forget(self, job_ids: Sequence[str], token: int) -> None:
-        """Drop the notes of jobs that have left."""
-        ...
-
-    def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
-        """Store a profile; ``source`` names the reading (file and version). Returns false if it was stored before."""
-        ...
-
-    def profiles(self) -> dict[str, ProfileRow]:
-        """Latest profile of each job."""
-        ...
-
-    def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
-        """Append decisions."""
-        ...
-
-    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
-        """Decisions, oldest first; the latest ``limit`` of them."""
-        ...
-
-    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
-        """Store the latest prediction of each job."""
-        ...
-
-    def prediction(self, job_id: str) -> PredictionRow | None:
-        """The latest prediction of a job."""
-        ...
-
-    def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
-        """Note that something is about to be done; returns its id."""
-        ...
-
-    def end_action(self, action_id: int, result: str, token: int) -> None:
-        """Note the result of an action."""
-        ...
-
-    def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
-        """Actions, oldest first; the latest ``limit``."""
-        ...
-
-    def put_ended(self, rows: Sequence[Ended], token: int) -> None:
-        """Store jobs that ended; each once."""
-        ...
-
-    def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
-        """Jobs that ended, oldest first."""
-        ...
-
-    def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
-        """The jobs, of these, that are stored among the ended ones."""
-        ...
-
-    def settings(self) -> dict[str, str]:
-        """All switches."""
-        ...
-
-    def set_setting(self, key: str, value: str | None) -> None:
-        """Set a switch, or with ``None`` take it back. Needs no lease: ``lucidctl`` does it."""
-        ...
-
-    def put_view(self, name: str, data: Any) -> None:
-        """Replace a view for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
-        ...
-
-    def view(self, name: str) -> Any:
-        """The view of this name, or ``None``."""
-        ...
-
-    def prune(self, before_s: float) -> int:
-        """Drop decisions, predictions, actions, ended jobs and profiles older than that; returns how
-        many rows went."""
-        ...
-
-    def close(self) -> None:
-        """Release open files."""
-        ...
 
 
 def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:

@@ -15,7 +15,8 @@ from lucid.core.reasons.sharing import SameUser
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.places import Mode
-from lucid.store.port import PredictionRow, Store
+from lucid.store.port import PredictionRow
+from lucid.store.sqlite import SqliteStore
 from lucid.store.view import view_to_dict
 
 QUIET_S = 60.0
@@ -31,7 +32,7 @@ class StoreRecorder:
 
     def __init__(
         self,
-        store: Store,
+        store: SqliteStore,
         token: int,
         modes: Callable[[], Mapping[str, Mode]],
         publish: Callable[[Mapping[str, Any]], None] = lambda _: None,

@@ -55,7 +55,10 @@ _ENDED = _Table("ended jobs", Ended, "job, end_s, ran_s, state, profile", lambda
 
 
 class SqliteStore(LeasedFile):
-    """The ``Store`` in SQLite; rows that cannot be read are left out and reported to ``left_out``."""
+    """The daemon's memory; it holds nothing that Slurm itself could report. Rows that cannot be read are left out and
+    reported to ``left_out``. Every method raises ``StoreError`` where the file cannot be read or written; those that
+    take a ``token`` raise ``LeaseLost`` once another daemon has the lease. A write to a deleted or replaced file
+    raises ``StoreGone``: nobody acts by a store that others do not see."""
 
     def _rows(self, table: _Table[_R], rest: str, values: Sequence[Any] = (), columns: str = "") -> list[_R]:
         """The rows that a query names, the last one first."""
@@ -82,7 +85,7 @@ class SqliteStore(LeasedFile):
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def note(self, job_id: str) -> JobNote | None:
-        """One note."""
+        """The note on one job; ``None`` where there is none."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM notes WHERE job_id = ?", (job_id,)).fetchone()
         if row is None:
@@ -110,7 +113,7 @@ class SqliteStore(LeasedFile):
             db.executemany("DELETE FROM notes WHERE job_id = ?", [(job_id,) for job_id in job_ids])
 
     def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
-        """Insert a profile once."""
+        """Store a profile; ``source`` names the reading (file and version). Returns false if it was stored before."""
         with self.writing(token) as db:
             if db.execute("INSERT OR IGNORE INTO readings VALUES (?, ?)", (source, row.at_s)).rowcount == 0:
                 return False
@@ -132,7 +135,7 @@ class SqliteStore(LeasedFile):
         self._put(f"INTO decisions ({_DECISIONS.columns})", map(_fields, rows), token)
 
     def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
-        """The latest decisions, oldest first."""
+        """The latest ``limit`` decisions, oldest first."""
         where, values = ("WHERE at_s >= ?", [since_s]) if job_id is None else ("WHERE job_id = ?", [job_id])
         return self._rows(_DECISIONS, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
 
@@ -168,7 +171,7 @@ class SqliteStore(LeasedFile):
         return self._of_job(_PREDICTIONS, job_id)
 
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
-        """Insert an action with no result."""
+        """Note that something is about to be done; returns its id."""
         with self.writing(token) as db:
             cursor = db.execute(
                 "INSERT INTO actions (at_s, job_id, verb, detail, token, result) VALUES (?, ?, ?, ?, ?, '')",
@@ -177,7 +180,7 @@ class SqliteStore(LeasedFile):
             return int(cursor.lastrowid or 0)
 
     def end_action(self, action_id: int, result: str, token: int) -> None:
-        """Set the result of an action."""
+        """Note the result of an action: ``done``, or the words of the refusal."""
         with self.writing(token) as db:
             db.execute("UPDATE actions SET result = ? WHERE id = ?", _writable(result, action_id))
 
@@ -214,7 +217,7 @@ class SqliteStore(LeasedFile):
         return {key: value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
 
     def set_setting(self, key: str, value: str | None) -> None:
-        """Set a switch, or take it back."""
+        """Set a switch, or with ``None`` take it back. Needs no lease: ``lucidctl`` does it."""
         with self.writing() as db:
             if value is None:
                 db.execute("DELETE FROM settings WHERE key = ?", (key,))
@@ -222,7 +225,7 @@ class SqliteStore(LeasedFile):
                 db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
     def put_view(self, name: str, data: Any) -> None:
-        """Replace a view."""
+        """Replace a view for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
         with self.writing() as db:
             db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
 
@@ -235,7 +238,7 @@ class SqliteStore(LeasedFile):
             return None if row is None else view_from(row[0])
 
     def view(self, name: str) -> Any:
-        """One view."""
+        """The view of this name, or ``None``."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
         return None if row is None else self._one("views", name, partial(json.loads, row[0]))

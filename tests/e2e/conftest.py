@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from box import Box
+from breakage import Warden
 from daemon_box import Lucidd
-from mps_box import mps_on
-from warden import Warden
+from testbeds import mps_on, own_testbed
 
-from testbed import cli, tree
-from testbed.lifetime import watched
-from testbed.settings import TestbedError, layout_from
+from testbed import cli
 
 if TYPE_CHECKING:
     from story_box import Site
@@ -45,27 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def testbed(pytestconfig: pytest.Config) -> Iterator[Box]:
-    """Its name is LUCID_TESTBED_NAME, ``pytest`` unless set; LUCID_TESTBED_KEEP=1 leaves it up for a look."""
-    layout = layout_from({"LUCID_TESTBED_NAME": "pytest", **os.environ})
-    if reason := cli.unfit(layout):
-        pytest.skip(reason)
-    with tree.locked(layout.cache / f"{layout.name}.session.lock"):
-        try:
-            tree.build(layout, print)
-        except TestbedError as error:
-            if layout.tree.exists():
-                raise
-            pytest.skip(f"no cached tree, and none can be made: {error}")
-        cli.down(layout)
-        if os.environ.get("LUCID_TESTBED_KEEP") != "1":
-            watched(layout.cache / "run")
+    with own_testbed() as layout:
         cli.up(layout, print)
         box = Box(layout.root)
         pytestconfig.stash[WARDEN] = Warden(box, layout)
         yield box
         del pytestconfig.stash[WARDEN]
-        if os.environ.get("LUCID_TESTBED_KEEP") != "1":
-            cli.down(layout)
 
 
 @pytest.fixture(autouse=True)

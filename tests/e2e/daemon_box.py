@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from box import Box
 
 from lucid.core.job import JobProfile
 from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
+from lucid.slurm.act.prolog_extra import Items
+from lucid.slurm.commands import MUNGE, credential
 from lucid.store.port import ProfileRow
 from lucid.store.sqlite import SqliteStore
 
@@ -39,6 +41,23 @@ def has_measured(daemon: Lucidd, program: str) -> None:
         assert store.put_profile(row, f"before {gpus}", lease.token)
     store.drop_lease(lease.token)
     store.close()
+
+
+def seal(
+    box: Box,
+    job: str,
+    gpus: tuple[int, ...],
+    mem_mib: int | None = None,
+    speed: float | None = None,
+    *,
+    user: str = "lucid",
+    numbers: tuple[int, ...] = (),
+) -> str:
+    """The Extra of a job's start on these GPUs of n1, sealed by ``user`` as lucidd does it: for jobs that a test
+    starts itself."""
+    items = Items("n1", gpus, mem_mib, speed, numbers=numbers)
+    prefix = ["chroot", f"--userspec={user}", str(box.root)]
+    return f"{items.plain()};lucid-seal={credential([*prefix, *MUNGE, items.payload(int(job), 0)])}"
 
 
 class Lucidd:
@@ -123,6 +142,13 @@ class Lucidd:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._stop.set()

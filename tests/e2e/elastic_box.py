@@ -66,17 +66,10 @@ while state["step"] < epochs * steps:
         checkpoint()
         if how == "slow":
             time.sleep(3)
-        sys.exit({"polite": 0, "cross": 1}.get(how, 143))
+        sys.exit(1 if how == "cross" else 143)
     if state["step"] % steps == 0:
         took = time.time() - began
-        if how == "rubbish":
-            os.makedirs("/run/lucid-reports/u%d" % os.getuid(), exist_ok=True)
-            with open("/run/lucid-reports/u%d/%s.json" % (os.getuid(), job), "w") as file:
-                file.write('{"epochs": 1e999, "epoch_s": "many"')
-        elif state["step"] - since >= steps:
-            lucid_report.report(state["step"] / steps, took, gpus, loss, 32)
-        else:
-            lucid_report.report(state["step"] / steps, None, gpus, loss, 32)
+        lucid_report.report(state["step"] / steps, took if state["step"] - since >= steps else None, gpus, loss, 32)
         began, since = time.time(), state["step"]
 checkpoint()
 print("DONE w=%.3f b=%.3f" % (state["w"], state["b"]), flush=True)
@@ -89,15 +82,12 @@ class Elastics:
     def __init__(self, box: Box) -> None:
         self.box = box
         for name in ("tmp/elastic", REPORTS):
-            folder = box.root / name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            folder.chmod(0o1777)
+            box.open_folder(name)
         programs = box.root / "opt/elastic"
         programs.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / "slurm/lucid_report.py", programs)
         shutil.copytree(REPO / "slurm/lucid_job", programs / "lucid_job", dirs_exist_ok=True)
-        shutil.copy(REPO / "tests/e2e/adaptive_sgd.py", programs)
+        shutil.copy(REPO / "benchmarks/adaptive_sgd.py", programs)
         (programs / "train.py").write_text(TRAIN)
 
     def submit(
@@ -181,10 +171,8 @@ def lucidd_fixture(policy: str = "elastic", **given: float) -> Any:
 
     @pytest.fixture(name="lucidd")
     def running(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-        daemon = elastic_lucidd(box, tmp_path / "state", policy, **given)
-        daemon.start()
-        yield daemon
-        daemon.close()
+        with elastic_lucidd(box, tmp_path / "state", policy, **given) as daemon:
+            yield daemon
 
     return running
 

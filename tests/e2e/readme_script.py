@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from box import Box
-from plain_slurm import PATH
 from test_install_guide import blocks
+from testbeds import PATH
 
 import typed
 

@@ -1,14 +1,9 @@
-"""sbatch command lines made at random, what a job of one saw, and what two of them may differ in."""
+"""sbatch command lines made at random: the campaign's jobs."""
 
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-DOCS = Path(__file__).resolve().parents[2] / "docs/users.md"
 
 NAME = "prog"
 """Jobs of this name were measured before: they start in slots at once."""
@@ -29,18 +24,6 @@ INNER = {
     "stops": "set -e; mkdir /tmp/once-$SLURM_JOB_ID; rmdir /tmp/once-$SLURM_JOB_ID; false; echo never",
 }
 
-_OWN = re.compile(
-    "SLURM_(JOB_ID|JOBID|NODELIST|JOB_NODELIST|NODEID|SUBMIT_|JOB_START_TIME|JOB_END_TIME|JOB_GPUS|STEP_|TASK_PID|"
-    "ARRAY_|TOPOLOGY|LAUNCH|SRUN|CONF|CLUSTER|WORKING|PRIO|SCRIPT_CONTEXT|OOM|JOB_SLUID|JOB_LICENSES|SHARDS_ON_NODE|"
-    "JOB_PARTITION|JOB_NAME|JOB_UID|JOB_GID|JOB_USER|JOB_ACCOUNT|JOB_QOS|JOB_GROUP|JOB_CPUS_PER_NODE_PACK|GTIDS|"
-    "LOCALID|PROCID|JOB_COMMENT|TRES_FREQ)"
-)
-"""What tells one run from another even on plain Slurm, or is not part of what was asked for."""
-
-
-_WAITS = re.compile("Step created for|step creation temporarily disabled|step creation still disabled")
-"""Of two steps the one that has to wait for the other says so, on plain Slurm as well."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -50,17 +33,10 @@ class Line:
     inner: str
     sleep_s: float
     nodes: tuple[int, int] | None = None
-    free_nodes: bool = False
-    """Tasks without a number of nodes: how many there are is Slurm's choice, by what is free."""
-    loose: bool = False
-    """What each node gives is Slurm's choice as well, by what is free there."""
 
     @property
     def script(self) -> str:
         return LOOK.format(sleep_s=self.sleep_s, inner=INNER[self.inner])
-
-    def __str__(self) -> str:
-        return f"sbatch {' '.join(self.options)} [{self.inner}]"
 
 
 def lines(count: int, seed: int) -> list[Line]:
@@ -94,21 +70,17 @@ def _line(dice: random.Random) -> Line:
     else:
         option = {"gres": "--gres=gpu:", "gpus": "--gpus=", "node": "--gpus-per-node=", "-G": "-G"}[form]
         options.append(f"{option}{kind}{gpus}")
-    free_nodes = form == "task"
-    loose = form == "socket" or "--gpus=3" in options
     host = dice.choice(["", "", "--cpus-per-gpu=2", "--cpus-per-gpu=3", "-c2", "-c3", "--ntasks-per-gpu=2"])
     if form == "task" and host.startswith("--ntasks"):
         host = ""
     if host:
         options.append(host)
-        free_nodes |= host.startswith(("--ntasks", "-c"))
     if dice.random() < 0.35:
         memory = ["--mem-per-gpu=700", "--mem-per-gpu=2G", "--mem=3000", "--mem=4G", "--mem-per-cpu=300", "--mem=0"]
         options.append(dice.choice(memory))
     if form not in ("many", "task", "odd", "socket") and dice.random() < 0.2:
         more = dice.choice(["-n2", "-n3", "--ntasks-per-node=2", "-N1", "-N1 -n2"])
         options += more.split()
-        free_nodes = more in ("-n2", "-n3", "--ntasks-per-node=2")
     for option, chance in (
         ("-t5", 0.2), ("--open-mode=append", 0.1), ("--comment=for-a-paper", 0.1), ("-Ca100", 0.1),
         ("--exclusive", 0.04), ("--gpu-bind=single:1", 0.05), ("--gres-flags=enforce-binding", 0.04),
@@ -119,116 +91,5 @@ def _line(dice: random.Random) -> Line:
         if dice.random() < chance and not (option == "-pvc-b" and nodes):
             options.append(option)
     options.append(f"--job-name={NAME if dice.random() < 0.8 else f'new{dice.randrange(1000)}'}")
-    loose |= "--gres-flags=enforce-binding" in options
     inner = dice.choice([*INNER, "none", "srun", "srun one"])
-    return Line(tuple(options), inner, dice.choice([1.0, 1.5, 2.0]), nodes, free_nodes, loose)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one line: for each of its tasks what it was given, saw and said."""
-
-    refused: bool
-    runs: tuple[Run, ...] = ()
-
-
-@dataclass(frozen=True)
-class Run:
-    """One job, or one task of an array."""
-
-    state: str
-    code: int
-    nodes: int
-    cpus: int
-    mem_mib: int
-    gpus: int
-    variables: tuple[tuple[str, str], ...]
-    said: tuple[str, ...]
-    slots: bool
-
-
-def seen(record: dict[str, Any], output: str) -> Run:
-    """From Slurm's record of a job that has ended, and what it wrote."""
-    held = str(record.get("tres_alloc_str") or "")
-    variables, said = {}, []
-    for line in output.splitlines():
-        found = re.match(r"batch (\w+)=(.*)", line)
-        if found:
-            variables[found[1]] = found[2]
-        elif not line.startswith("took ") and not _WAITS.search(line):
-            said.append(_plain(line))
-    visible = variables.pop("CUDA_VISIBLE_DEVICES", "")
-    return Run(
-        record["job_state"][0],
-        record["exit_code"]["return_code"]["number"] or 0,
-        int(_of(held, "node")),
-        int(_of(held, "cpu")),
-        _mib(held),
-        len([gpu for gpu in visible.split(",") if gpu]),
-        tuple(sorted((key, value) for key, value in variables.items() if not _OWN.match(key))),
-        tuple(sorted(said)),
-        "gres/shard" in held,
-    )
-
-
-def _of(tres: str, key: str) -> float:
-    found = re.search(rf"(?:^|,){key}=([\d.]+)", tres)
-    return float(found[1]) if found else 0
-
-
-def _mib(tres: str) -> int:
-    found = re.search(r"(?:^|,)mem=([\d.]+)([MGT]?)", tres)
-    return round(float(found[1]) * {"M": 1, "G": 1024, "T": 1024**2, "": 1 / 1024**2}[found[2]]) if found else 0
-
-
-def _plain(line: str) -> str:
-    """Without numbers of jobs, names of nodes and times; GPUs by their count."""
-    line = re.sub(r"(?<=: )\d+(,\d+)*$", lambda gpus: f"{gpus.group().count(',') + 1} GPUs", line)
-    line = re.sub(
-        r"\bn\d+\b|\d{4}-\d\d-\d\dT\S+|JobId=\d+|StepId=\S+|once-\d+|job \d+|step creation for job \d+", "_", line
-    )
-    return re.sub(r"slurm_script: line \d+", "", line)
-
-
-def excepted() -> frozenset[str]:
-    """Variables that docs/users.md says differ in slots: the rows of its table of SLURM_ names."""
-    return frozenset(re.findall(r"`(SLURM_[A-Z_]+)`", DOCS.read_text().partition("In slots")[2]))
-
-
-def differences(line: Line, plain: Outcome, lucid: Outcome) -> list[str]:
-    """What Lucid changed for the user, in words; nothing where it is all the same."""
-    if plain.refused and line.loose and all(run.state in ("PENDING", "CANCELLED") for run in lucid.runs):
-        return []  # Slurm does not look whether a held job could ever run; it waits, and its story says why
-    if lucid.refused and {"--ntasks-per-gpu=2", "-N1-2"} <= set(line.options):
-        return []  # by a rule that docs/users.md names; Slurm 24.11 refuses such a line itself
-    if plain.refused != lucid.refused:
-        return [f"sbatch {'refuses' if lucid.refused else 'takes'} it with Lucid"]
-    if len(plain.runs) != len(lucid.runs):
-        return [f"{len(lucid.runs)} runs, {len(plain.runs)} on plain Slurm"]
-    found = []
-    for before, after in zip(plain.runs, lucid.runs, strict=True):
-        if before.state in ("PENDING", "CANCELLED"):
-            if after.state not in ("PENDING", "CANCELLED"):
-                found.append(f"ends as {after.state}, waits for ever on plain Slurm")
-            continue
-        if line.nodes is not None and line.nodes[0] != line.nodes[1]:
-            if not line.nodes[0] <= after.nodes <= line.nodes[1]:
-                found.append(f"{after.nodes} nodes")
-            continue
-        if line.free_nodes and before.nodes != after.nodes:
-            continue
-        for key in ("state", "code") if line.loose else ("state", "code", "nodes", "cpus", "mem_mib", "gpus", "said"):
-            if getattr(before, key) != getattr(after, key):
-                found.append(f"{key}: {getattr(after, key)}, on plain Slurm {getattr(before, key)}")
-        if not line.loose:
-            found += _variables(dict(before.variables), dict(after.variables), after.slots)
-    return found
-
-
-def _variables(before: dict[str, str], after: dict[str, str], slots: bool) -> list[str]:
-    found = []
-    allowed = excepted() if slots else frozenset()
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and key not in allowed:
-            found.append(f"{key}={after.get(key)!r}, on plain Slurm {before.get(key)!r}")
-    return found
+    return Line(tuple(options), inner, dice.choice([1.0, 1.5, 2.0]), nodes)

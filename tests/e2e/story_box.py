@@ -15,12 +15,10 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-import lucid_tree
+import testbeds
 from box import Box
-from mps_box import install_mps
-from own_testbed import own_testbed
-from plain_slurm import PATH, make_plain, slurms_own, typed
 from readme_script import lines_of
+from testbeds import PATH, install_mps, make_plain, own_testbed, slurms_own, typed
 
 from lucid.core.job import JobProfile
 from lucid.node.reports import summary_to_dict
@@ -251,9 +249,9 @@ def story_site(suffix: str = "story", variant: str = "site", partitions: str = P
         "LUCID_TESTBED_NODES": "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100",
     }
     with own_testbed(suffix, **environ) as layout:
-        layout = lucid_tree.with_lucids_needs(layout)
+        layout = testbeds.with_lucids_needs(layout)
         cli.up(layout, print)
         box = Box(layout.root)
         make_plain(box, partitions)
-        lucid_tree.put_in(box)
+        testbeds.put_in(box)
         yield Site(box)

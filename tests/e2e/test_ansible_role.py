@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from make_once import why_not_made
-from plain_slurm import REPO, give_wheel, plain_slurm, slurms_own, typed
+from testbeds import REPO, give_wheel, plain_slurm, slurms_own, typed, why_not_made
 
 pytestmark = pytest.mark.slow
 TOOLS = REPO / "build/ansible/bin"

@@ -13,25 +13,23 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 
-SOUND = {"vc-a": "OverSubscribe=NO MaxTime=INFINITE State=UP", "prof": "AllowGroups=ALL MaxTime=INFINITE State=UP"}
-
-
-def wait_idle(box: Box) -> None:
-    """Until every node answers: for a while after slurmctld was restarted, or a node resumed, none does."""
-    box.wait("idle nodes", lambda: set(box.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()) == {"idle"})
-
 
 @pytest.fixture
 def config(box: Box, tmp_path: Path) -> Path:
     """lucidd has never run: its own state is told as missing, and is not what these tests look at."""
     wait_idle(box)
-    prefix = ["chroot", "--userspec=lucid", str(box.root)]
-    slurm = f"prefix = {json.dumps(prefix)}\n"
+    prefix = json.dumps(["chroot", "--userspec=lucid", str(box.root)])
     (tmp_path / "lucid.toml").write_text(
-        f'[slurm]\n{slurm}[daemon]\nstate_dir = "{tmp_path}/state"\nheartbeat = "{box.root}/run/lucid/heartbeat"\n'
-        'profiling_partition = "prof"\n[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\n'
+        f'[slurm]\nprefix = {prefix}\n[daemon]\nstate_dir = "{tmp_path}/state"\n'
+        f'heartbeat = "{box.root}/run/lucid/heartbeat"\nprofiling_partition = "prof"\n'
+        '[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\n'
     )
     return tmp_path / "lucid.toml"
+
+
+def wait_idle(box: Box) -> None:
+    """Until every node answers: for a while after slurmctld was restarted, or a node resumed, none does."""
+    box.wait("idle nodes", lambda: set(box.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()) == {"idle"})
 
 
 def ill(config: Path) -> list[str]:
@@ -40,37 +38,32 @@ def ill(config: Path) -> list[str]:
     assert done.exit_code == 1, done.output
     found = [item for item in json.loads(done.output)["findings"] if item["level"] != "ok"]
     assert all(item["remedy"] for item in found)
-    return [item["what"] for item in found if "lucid.db" not in item["what"] and "heartbeat" not in item["what"]
-            and "profiles" not in item["what"]]  # fmt: skip
+    own = ("lucid.db", "heartbeat", "profiles")
+    return [item["what"] for item in found if not any(word in item["what"] for word in own)]
 
 
 @contextmanager
-def partition(box: Box, name: str, *changes: str) -> Iterator[None]:
-    box.run("scontrol", "update", f"PartitionName={name}", *changes)
+def updated(box: Box, words: str, back: str) -> Iterator[None]:
+    box.run("scontrol", "update", *words.split())
     try:
         yield
     finally:
-        box.run("scontrol", "update", f"PartitionName={name}", *SOUND[name].split())
+        box.run("scontrol", "update", *back.split())
 
 
 def test_what_is_put_wrong_is_found_and_nothing_else(config: Path, box: Box) -> None:
     assert ill(config) == []
-    with partition(box, "vc-a", "OverSubscribe=EXCLUSIVE"):
+    with updated(box, "PartitionName=vc-a OverSubscribe=EXCLUSIVE", "PartitionName=vc-a OverSubscribe=NO"):
         (words,) = ill(config)
         assert "none shares" in words
-    with partition(box, "prof", "AllowGroups=bob", "MaxTime=10", "State=DRAIN"):
+    wrong = "PartitionName=prof AllowGroups=bob MaxTime=10 State=DRAIN"
+    with updated(box, wrong, "PartitionName=prof AllowGroups=ALL MaxTime=INFINITE State=UP"):
         words = " / ".join(ill(config))
         assert all(part in words for part in ("is DRAIN", "allows groups bob", "MaxTime 10 min"))
-    box.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=fan")
-    try:
+    with updated(box, "NodeName=n3 State=DRAIN Reason=fan", "NodeName=n3 State=RESUME"):
         (words,) = ill(config)
         assert "n3 (fan)" in words
-    finally:
-        box.run("scontrol", "update", "NodeName=n3", "State=RESUME")
-        wait_idle(box)
-
-
-def test_a_slurm_conf_that_is_not_in_force_is_found(config: Path, box: Box) -> None:
+    wait_idle(box)
     path = box.root / "etc/slurm/lucid.slurm.conf"
     before = path.read_text()
     try:
@@ -84,27 +77,19 @@ def test_a_slurm_conf_that_is_not_in_force_is_found(config: Path, box: Box) -> N
 
 
 def test_a_limit_on_gpus_that_slots_get_round_is_found(config: Path, box: Box) -> None:
+    """Slots count against a limit of their own only."""
+    slots = ",".join(f"shard:g{number}:2" for number in range(4))
+    with box.unrefused("alice"):
+        first = box.sbatch("--qos=four-gpus", "-w", "n1", f"--gres={slots}", script="sleep 60")
+        waiting = box.sbatch("--qos=four-gpus", "-p", "vc-b", "--gres=shard:g0:1")
+    whole = box.sbatch("--qos=four-gpus", "-w", "n2", "--gres=gpu:4", script="sleep 60")
+    box.wait("both run", lambda: {box.state(first), box.state(whole)} == {"RUNNING"})
+    box.wait("Slurm's word", lambda: box.reason(waiting) == "QOSGrpGRES", 20)
+    box.clear()
+    wait_idle(box)
     box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=-1")
     try:
         (words,) = ill(config)
         assert words.startswith("QOS four-gpus (gres/gpu=4): a limit on gres/gpu")
     finally:
         box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "GrpTRES=gres/shard=8")
-
-
-def test_a_user_without_rights_is_told(box: Box, tmp_path: Path) -> None:
-    prefix = json.dumps(["chroot", "--userspec=alice", str(box.root)])
-    (tmp_path / "lucid.toml").write_text(
-        f'[slurm]\nprefix = {prefix}\n[daemon]\nstate_dir = "{tmp_path}"\nheartbeat = "{tmp_path}/h"\n'
-        '[daemon.partitions]\nvc-a = "order"\n'
-    )
-    assert any("alice has AdminLevel none" in words for words in ill(tmp_path / "lucid.toml"))
-
-
-def test_a_job_longer_than_the_profiling_partition_allows_does_wait_there_for_ever(box: Box) -> None:
-    """What doctor says of MaxTime, on the daemons."""
-    number = box.sbatch("--gres=gpu:1", "-t", "60", "-H")
-    with partition(box, "prof", "MaxTime=10"):
-        box.run("scontrol", "update", f"JobId={number}", "Partition=prof", user="lucid", check=False)
-        box.run("scontrol", "release", number, user="lucid", check=False)
-        box.wait("the reason", lambda: box.job(number)["state_reason"] == "PartitionTimeLimit", 30)

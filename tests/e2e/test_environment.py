@@ -26,7 +26,12 @@ FORMS = {
     "tasks": "-N1 --gres=gpu:2 -n2 -c2",
     "CPUs a task": "--gres=gpu:1 -c3 --mem-per-cpu=300",
     "by node": "--gres=gpu:1 --mem=2000",
+    "defaults": "--gres=gpu:2 -p vc-b",
+    "defaults, not all": "--gres=gpu:2 -p vc-b --mem=500",
+    "defaults, none": "--gres=gpu:2 -p vc-b -c3 --mem-per-cpu=100",
 }
+DEFAULTS = "JobDefaults=DefCpuPerGPU=2,DefMemPerGPU=4000"
+"""Of vc-b: what it gives to each GPU."""
 STEPS = {
     "all": "srun",
     "one": "srun -n1",
@@ -125,10 +130,17 @@ def play(box: Box, forms: dict[str, str], text: str) -> tuple[dict[str, str], se
 
 def test_every_variable_is_that_of_plain_slurm(box: Box, knowing: Lucidd) -> None:
     box.stop_beating()
-    plain, _ = play(box, FORMS, script())
-    knowing.start()
-    ours, in_slots = play(box, FORMS, script())
+    box.run("scontrol", "update", "PartitionName=vc-b", DEFAULTS)
+    try:
+        plain, _ = play(box, FORMS, script())
+        knowing.start()
+        ours, in_slots = play(box, FORMS, script())
+    finally:
+        box.run("scontrol", "reconfigure")
     assert in_slots == set(FORMS)
+    for name in FORMS:  # CPUs and memory
+        held = [box.job(jobs[name])["tres_alloc_str"].partition(",node=")[0] for jobs in (plain, ours)]
+        assert held[0] == held[1], name
     wrong = [line for name in FORMS for line in differences(seen(box, plain[name]), seen(box, ours[name]), name)]
     # 26.05 itself refuses --gres beside SLURM_GPUS_PER_NODE; in slots such a step runs.
     wrong = [line for line in wrong if box.release < (26, 5) or not re.match("(per node|both), gres", line)]
@@ -186,4 +198,19 @@ def test_a_start_that_gives_fewer_tasks_ends_before_its_first_line(box: Box, kno
     box.wait("it runs as it was written", lambda: box.state(job) == "COMPLETED", 240)
     assert "begun" in box.output(job)
     assert "NumTasks=4 " in box.run("scontrol", "show", "job", job).stdout
-    assert "its start gave less than the job asks for: 2 of 4 tasks" in knowing.ctl("explain", job)
+    story = " ".join(knowing.ctl("explain", job).split())  # its lines are wrapped
+    assert "its start gave less than the job asks for: 2 of 4 tasks" in story
+
+
+@pytest.mark.parametrize(
+    "option", ["--gres=gpu:a100:1", "--gpus=a100:1", "--gpus-per-node=a100:1", "--gpus-per-task=a100:1"]
+)
+def test_a_model_may_be_asked_for_in_steps_and_interactive_jobs_too(box: Box, option: str) -> None:
+    show = "echo $CUDA_VISIBLE_DEVICES"
+    done = box.run("srun", "-Q", "-D", "/tmp", "-n1", option, "sh", "-c", show, user="alice")
+    assert done.stdout.strip() in "0123"
+    # The same option again: 26.05 refuses two of them in one job.
+    inner = ["sh", "-c", f"srun -D /tmp sh -c '{show}' && srun -D /tmp -n1 {option} true"]
+    done = box.run("salloc", "-Q", "-n1", option, "-C", "a100|a100", *inner, user="alice")
+    assert done.stdout.strip() in "0123"
+    assert box.run("srun", "--gpus=v100:1", "true", user="alice", check=False).returncode != 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from box import Box
 from daemon_box import REPO, Lucidd
 from elastic_box import REPORTS, elastic_lucidd
-from python_box import MountedPython, copy, python_in
+from testbeds import MountedPython, copy, python_in
 
 PYTHON = os.environ.get("LUCID_EXAMPLES_PYTHON", "")
 pytestmark = [
@@ -30,9 +29,7 @@ EXAMPLES = REPO / "examples"
 def python(box: Box) -> Iterator[MountedPython]:
     """A Python with PyTorch; what Lucid ships for jobs lies where it is installed."""
     for folder in (CHECKPOINTS, REPORTS):
-        shutil.rmtree(box.root / folder, ignore_errors=True)
-        (box.root / folder).mkdir(parents=True)
-        (box.root / folder).chmod(0o1777)
+        box.open_folder(folder)
     (box.root / LUCID).mkdir(parents=True, exist_ok=True)
     for path in (REPO / "slurm/lucid_job", *(REPO / "slurm").glob("lucid_*.py")):
         copy(path, box.root / LUCID)
@@ -88,41 +85,6 @@ def test_an_elastic_example_grows_and_goes_on(box: Box, lucidd: Lucidd, python: 
     box.wait_ended(number)
     assert restarts >= 1
     assert after["epochs"] > before["epochs"], "it went on where it was"
-
-
-def test_under_pollux_a_training_takes_the_batch_that_was_chosen(
-    box: Box, tmp_path: Path, python: MountedPython
-) -> None:
-    plain = (EXAMPLES / "elastic/train_elastic.py").read_text()
-    growing = plain.replace("Job(model, optimizer, loader)", "Job(model, optimizer, loader, grow=1024)")
-    assert growing != plain
-    (box.root / "opt/elastic/train_growing.py").write_text(growing)
-    lucidd = elastic_lucidd(box, tmp_path / "state", "pollux", every_s=5.0)
-    with box.configured(KillWait=30):
-        lucidd.start()
-        try:
-            number = box.sbatch(
-                "-p", "vc-a", "--gres=gpu:1", "--requeue", "--open-mode=append",
-                "--comment=lucid:elastic=1-2,epochs=100000,batch=64:1024",
-                script=script_of("elastic/job.sh", python, train_elastic="train_growing", **{" 30": " 100000"}),
-            )  # fmt: skip
-
-            def batch() -> int:
-                found = [path.read_text() for path in (box.root / REPORTS).glob(f"u*/{number}.json")]
-                return int(json.loads(found[0]).get("batch") or 0) if found else 0
-
-            box.wait("it has told of its batch", lambda: batch() == 64, 120)
-            box.wait("it takes a larger one", lambda: batch() > 64, 240)
-            told, extra, why = batch(), box.job(number)["extra"], lucidd.ctl("explain", number)
-            print(told, extra, why)
-            box.run("scancel", number)
-            box.wait_ended(number)
-        finally:
-            lucidd.close()
-    gpus, _, chosen = extra.removeprefix("lucid-batch=").partition(":")
-    samples, _, passes = chosen.partition("x")
-    assert told == int(gpus) * int(samples) * int(passes)
-    assert f"with a batch of {told:,} samples" in why
 
 
 def test_turns_and_the_sweep_come_to_their_ends(box: Box, lucidd: Lucidd, python: MountedPython) -> None:

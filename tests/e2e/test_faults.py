@@ -38,23 +38,8 @@ def held(box: Box, ids: list[str]) -> list[str]:
     return [n for n in ids if box.job(n)["waits"]]
 
 
-def test_accounting_may_be_down_for_a_while(box: Box, lucidd: Lucidd, broken: Breakage) -> None:
-    # in another VC: it would else be as good a partner for the one as for the other
-    before = box.sbatch("--gres=gpu:1", "-p", "vc-b", "-J", "a0", script=RUNS.format(12))
-    box.wait("it is profiled", lambda: box.state(before) == "RUNNING", 30)
-    with broken.without_accounting():
-        ids = [before, *pair(box, 45)]
-        box.wait_ended(*ids, limit_s=90)
-        ran_once(box, *ids)
-
-    def told() -> bool:
-        said = box.run("sacct", "-n", "-P", "-X", "-j", ",".join(ids), "-o", "JobID,State", check=False).stdout
-        return said.count("|COMPLETED") == len(ids)
-
-    box.wait("accounting has heard of all of them", told, 90)
-
-
-def test_lucidd_starts_while_accounting_is_down(box: Box, tmp_path: Path, broken: Breakage) -> None:
+def test_accounting_may_be_down_for_a_while(box: Box, tmp_path: Path, broken: Breakage) -> None:
+    """As lucidd starts, too."""
     daemon = Lucidd(box, tmp_path / "state")
     try:
         with broken.without_accounting():
@@ -64,10 +49,16 @@ def test_lucidd_starts_while_accounting_is_down(box: Box, tmp_path: Path, broken
             assert "accounting does not answer (" in said
             assert "Slurm does not answer" not in said
             box.wait_ended(*ids, limit_s=90)
-        ran_once(box, *ids)
+            ran_once(box, *ids)
         assert all(daemon.story(number)["decisions"] for number in ids)
     finally:
         daemon.close()
+
+    def told() -> bool:
+        said = box.run("sacct", "-n", "-P", "-X", "-j", ",".join(ids), "-o", "JobID,State", check=False).stdout
+        return said.count("|COMPLETED") == len(ids)
+
+    box.wait("accounting has heard of all of them", told, 90)
 
 
 @pytest.mark.parametrize("where", ["alone", "pair", "profiling"])
@@ -166,57 +157,6 @@ def test_the_disk_of_the_store_is_full(box: Box, tmp_path: Path, small_disk: Pat
         daemon.close()
 
 
-THROUGH = """#!/bin/sh
-[ -e /tmp/renamed ] || exec "$@"
-"$@" | sed 's/"admin_comment":/"comment_of_admin":/g'
-"""
-
-
-def test_a_slurm_that_renames_a_field_of_its_jobs(box: Box, tmp_path: Path) -> None:
-    """Every record is unreadable then. lucidd lets none of the jobs go that wait, parked or held, and says why."""
-    daemon = Lucidd(box, tmp_path / "state")
-    through, renamed = box.root / "tmp/through", box.root / "tmp/renamed"
-    through.write_text(THROUGH)
-    through.chmod(0o755)
-    config = daemon.folder / "lucid.toml"
-    config.write_text(config.read_text().replace(f'"{box.root}"]', f'"{box.root}", "/tmp/through"]', 1))
-    daemon.start()
-    timer: ReleaseTimer | None = None
-    try:
-        ids = [box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", f"b{n}", script=RUNS.format(60)) for n in range(2)]
-        box.wait("a node of the VC is taken", lambda: bool({box.job(n)["nodes"] for n in ids} & {"n1", "n2"}), 60)
-        wide = ("--gres=gpu:4", "-N2", "-p", "vc-a")
-        parked = [box.sbatch(*wide, "-J", f"w{n}", script=RUNS.format(2)) for n in range(3)]
-        parked.append(box.sbatch(*wide, "-J", "dead", "--deadline=now+1hours", "-t5", script=RUNS.format(2)))
-        array = box.sbatch(*wide, "-J", "arr", "--array=0-1", script="sleep 2")
-        time.sleep(3)
-        waits = {n: job["waits"] for n, job in box.jobs().items() if n in parked}
-        assert all(waits.values()), waits
-        renamed.touch()
-        box.wait("it says so", lambda: "no field 'admin_comment'" in daemon.ctl("doctor"), 60)
-        assert "Slurm 24.11 answers in a form" in daemon.ctl("status") or box.release != (24, 11)
-        beat_s, writes = heartbeat_s(box), len(daemon.log().splitlines())
-        time.sleep(15)
-        assert heartbeat_s(box) == beat_s
-        assert {n: job["waits"] for n, job in box.jobs().items() if n in parked} == waits, "nobody is let go"
-        assert "let go" not in "\n".join(daemon.log().splitlines()[writes:])
-        timer = ReleaseTimer(box, BOUND_S)  # what is there when lucidd decides nothing
-        box.wait("nothing is held", lambda: not any(box.job(n)["waits"] for n in parked), 30)
-        timer.close()
-        timer = None
-        renamed.unlink()
-        box.wait("it beats again", lambda: abs(heartbeat_s(box) - time.time()) < 5, 60)
-        ids += parked
-        box.wait_ended(*ids, limit_s=200)
-        ran_once(box, *ids)
-        box.wait("the array too", lambda: box.run("squeue", "-h", "-j", array).stdout == "", 60)
-    finally:
-        if timer is not None:
-            timer.close()
-        renamed.unlink(missing_ok=True)
-        daemon.close()
-
-
 def test_slurmctld_killed_under_a_pair(box: Box, lucidd: Lucidd, broken: Breakage) -> None:
     """With no time to save its state. It saves every few seconds, and what it did after the last time it forgets: a
     job that started then may start twice, with Lucid or without; so nothing starts here in those seconds."""
@@ -230,21 +170,6 @@ def test_slurmctld_killed_under_a_pair(box: Box, lucidd: Lucidd, broken: Breakag
     broken.start_slurmctld()
     box.wait_ended(*ids, limit_s=200)
     ran_once(box, *ids)
-
-
-def test_killed_while_a_job_is_completing(box: Box, lucidd: Lucidd) -> None:
-    """The moment after Slurm took the requeue: the job holds what it had, and no command is taken for it."""
-    job = box.sbatch("--gres=gpu:1", "-p", "vc-a", "-J", "k", script="trap '' TERM; " + RUNS.format(12))
-    box.wait("it was requeued", lambda: box.job(job)["restart_cnt"] == 1 or completing(box, job), 40)
-    lucidd.kill()
-    time.sleep(2)
-    lucidd.start()
-    box.wait_ended(job, limit_s=90)
-    ran_once(box, job)
-
-
-def completing(box: Box, job: str) -> bool:
-    return "COMPLETING" in box.job(job)["job_state"]
 
 
 def test_the_daemon_dies_and_nobody_starts_it_again(box: Box, lucidd: Lucidd) -> None:

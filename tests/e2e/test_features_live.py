@@ -1,5 +1,4 @@
-"""What sites configure beside GPUs, on a real Slurm: nodes of two kinds, QOS that are urgent, weights of nodes, GPUs
-that are billed. Pack mode is not to be worse than plain Slurm, which the partition vc-b is."""
+"""What sites configure beside GPUs, on a real Slurm: urgent QOS, GPUs that are billed, switches."""
 
 from __future__ import annotations
 
@@ -10,117 +9,125 @@ from pathlib import Path
 import pytest
 from box import Box
 from daemon_box import Lucidd, has_measured
-from own_testbed import own_testbed
+from testbeds import own_testbed
 
-from testbed import cli
+from testbed import cli, daemons
 
-KIND = "gpus=4,cpus=16,mem=64000"
-NODES = f"n1:{KIND},type=a100 n2:{KIND},type=h100 n3:{KIND},type=a100 n4:{KIND},type=h100"
-ALONE = "--comment=lucid:exclusive"
-
-
-@pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
-    more = {"LUCID_TESTBED_NODES": NODES, "LUCID_TESTBED_PARTITIONS": "vc-a=n[1-2] vc-b=n[3-4]"}
-    with own_testbed("features", **more, LUCID_TESTBED_PROFILING="") as layout:
-        cli.up(layout, print)
-        made = Box(layout.root)
-        for words in ("add qos urgent set Priority=10000", "modify user bob set qos+=urgent"):
-            made.run("sacctmgr", "-i", *words.split())
-        yield made
+WHOLE = ("-p", "vc-a", "--gres=gpu:4", "--mem=1000", "--time=1:00:00", "--comment=lucid:exclusive")
 
 
 @pytest.fixture
 def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+    """It looks after vc-a alone, and profiles nowhere: vc-b is plain Slurm's."""
     one = Lucidd(box, tmp_path / "lucidd", restarts="")
     file = one.folder / "lucid.toml"
     text = file.read_text().replace('vc-b = "pack"\n', "").replace('profiling_partition = "prof"\n', "")
     file.write_text(text.replace("start_grace_s = 10", "start_grace_s = 30"))
     has_measured(one, "known")
-    one.start()
-    yield one
-    one.close()
-    box.clear()
-
-
-def whole(box: Box, partition: str, *options: str, user: str = "alice", script: str = "sleep 300") -> str:
-    """A job of all GPUs of a node."""
-    given = ("-p", partition, "--gres=gpu:4", "--mem=1000", "--time=1:00:00", ALONE, *options)
-    return box.sbatch(*given, script=script, user=user)
+    with one:
+        yield one
 
 
 def runs(box: Box, *numbers: str, limit_s: float = 15) -> None:
     box.wait(f"{numbers} run", lambda: all(box.state(number) == "RUNNING" for number in numbers), limit_s)
 
 
-def test_a_job_for_gpus_that_are_taken_keeps_no_others_from_anybody(box: Box, lucidd: Lucidd) -> None:
-    first = whole(box, "vc-a", "-C", "h100")
-    runs(box, first)
-    assert box.job(first)["nodes"] == "n2"
-    waits = box.sbatch("-p", "vc-a", "--gres=gpu:h100:4", "--mem=1000", script="sleep 300", user="bob")
-    box.wait("a reason", lambda: "nodes that its user did not ask for" in lucidd.ctl("explain", waits), 15)
-    other = box.sbatch("-p", "vc-a", "--gres=gpu:a100:4", "--mem=1000", script="sleep 300", user="carol")
-    runs(box, other, limit_s=5)
-    assert box.job(other)["nodes"] == "n1"
-    assert not [row for row in lucidd.story(waits)["actions"] if row["verb"] == "start"], "it was not tried in vain"
+@pytest.fixture
+def urgent(box: Box) -> Iterator[str]:
+    for words in ("add qos urgent set Priority=10000", "modify user bob set qos+=urgent"):
+        box.run("sacctmgr", "-i", *words.split())
+    yield "urgent"
+    box.clear()
+    for words in ("modify user bob set qos-=urgent", "delete qos urgent"):
+        box.run("sacctmgr", "-i", *words.split())
 
 
-def test_an_urgent_qos_goes_first_and_nice_orders_a_users_own(box: Box, lucidd: Lucidd) -> None:
-    runs(box, whole(box, "vc-a"), ends := whole(box, "vc-a"))
-    nice = whole(box, "vc-a", "--nice=5000")
+def test_an_urgent_qos_goes_first_and_nice_orders_a_users_own(box: Box, urgent: str, lucidd: Lucidd) -> None:
+    runs(box, *(first := [box.sbatch(*WHOLE, script="sleep 300") for _ in range(2)]))
+    nice = box.sbatch(*WHOLE, "--nice=5000", script="sleep 300")
     time.sleep(1.1)
-    plain = whole(box, "vc-a")
+    plain = box.sbatch(*WHOLE, script="sleep 300")
     time.sleep(1.1)
-    urgent = whole(box, "vc-a", "--qos=urgent", user="bob", script="sleep 3")
-    box.wait("they wait for Lucid", lambda: "needs 4 GPUs" in lucidd.ctl("explain", urgent), 15)
-    box.run("scancel", ends)
-    box.wait_ended(urgent, limit_s=30)
+    soon = box.sbatch(*WHOLE, f"--qos={urgent}", user="bob", script="sleep 3")
+    box.wait("they wait for Lucid", lambda: "needs 4 GPUs" in lucidd.ctl("explain", soon), 15)
+    box.run("scancel", first[1])
+    box.wait_ended(soon, limit_s=30)
     runs(box, plain)
     assert box.state(nice) == "PENDING"
-    started = next(one for one in lucidd.story(urgent)["decisions"] if one["verb"] == "start")
+    started = next(one for one in lucidd.story(soon)["decisions"] if one["verb"] == "start")
     assert [why["tier"] for why in started["reasons"] if why["kind"] == "Priority"] == [10000], started
 
 
-def test_of_equal_nodes_the_lighter_one(box: Box, lucidd: Lucidd) -> None:
-    box.run("scontrol", "update", "nodename=n1", "weight=100")
-    try:
-        lucidd.kill()
-        lucidd.start()  # it would look at nodes again in nodes_every_s
-        job = box.sbatch("-p", "vc-a", "--gres=gpu:1", "--mem=1000", script="sleep 300")
-        runs(box, job)
-        assert box.job(job)["nodes"] == "n2"
-    finally:
-        box.run("scontrol", "update", "nodename=n1", "weight=1")
-
-
-def test_doctor_finds_what_is_not_served_and_gpus_that_cost_nothing(box: Box, lucidd: Lucidd) -> None:
+def test_doctor_finds_gpus_that_cost_nothing_and_slots_are_billed_as_gpus(box: Box, lucidd: Lucidd) -> None:
     conf = box.root / "etc/slurm/lucid.slurm.conf"
     before = conf.read_text()
-    try:
-        conf.write_text(
-            before.replace(
-                "PartitionName=vc-a ", "PartitionName=vc-a ExclusiveUser=YES TRESBillingWeights=GRES/gpu=2 "
-            )
-        )
+
+    def configured(words: str) -> None:
+        conf.write_text(before.replace("PartitionName=vc-a ", f"PartitionName=vc-a {words} "))
         box.run("scontrol", "reconfigure")
+
+    try:
+        configured("ExclusiveUser=YES TRESBillingWeights=GRES/gpu=2")
         box.wait("it is in force", lambda: "ExclusiveUser=YES" in box.run("scontrol", "show", "part", "vc-a").stdout)
         said = lucidd.ctl("doctor")
         assert "each node is one user's at a time" in said
         assert "bills a job in slots nothing" in said
-        conf.write_text(
-            before.replace("PartitionName=vc-a ", "PartitionName=vc-a TRESBillingWeights=GRES/gpu=2,GRES/shard=2 ")
-        )
-        box.run("scontrol", "reconfigure")
+        configured("TRESBillingWeights=GRES/gpu=2,GRES/shard=2")
         box.wait("it is mended", lambda: "bills a job in slots" not in lucidd.ctl("doctor"))
-        billed = {}
-        for partition in ("vc-a", "vc-b"):
-            job = box.sbatch("-p", partition, "-J", "known", "--gres=gpu:2", "--mem=1000", script="sleep 60")
-            runs(box, job)
-            billed[partition] = (
-                box.job(job)["billable_tres"]["number"],
-                "gres/shard=2" in box.job(job)["tres_alloc_str"],
-            )
-        assert billed["vc-a"] == (4.0, True)
+        number = box.sbatch("-p", "vc-a", "-J", "known", "--gres=gpu:2", "--mem=1000", script="sleep 60")
+        runs(box, number)
+        job = box.job(number)
+        assert (job["billable_tres"]["number"], "gres/shard=2" in job["tres_alloc_str"]) == (4.0, True)
     finally:
         conf.write_text(before)
         box.run("scontrol", "reconfigure")
+
+
+SWITCHES = "SwitchName=s0 Nodes=n[1-3]\nSwitchName=s1 Nodes=n[4-5]\nSwitchName=root Switches=s[0-1]\n"
+WAIT_S = 20
+
+
+@pytest.fixture
+def net() -> Iterator[Box]:
+    nodes = {"LUCID_TESTBED_NODES": "n[1-6]:gpus=4,cpus=16,mem=64000,type=a100"}
+    with own_testbed("net", **nodes, LUCID_TESTBED_PARTITIONS="vc-a=n[1-5] prof=n6") as layout:
+        cli.up(layout, print)
+        conf = layout.root / "etc/slurm"
+        (conf / "topology.conf").write_text(SWITCHES)
+        with (conf / "slurm.conf").open("a") as file:
+            file.write("TopologyPlugin=topology/tree\n")
+        made = Box(layout.root)
+        made.run("scontrol", "shutdown", "slurmctld")
+        time.sleep(2)
+        daemons.start_slurmctld(layout)
+        idle = ("sinfo", "-h", "-N", "-p", "vc-a", "-t", "idle", "-o", "%N")
+        made.wait("nodes that have registered", lambda: len(made.run(*idle).stdout.split()) == 5)
+        time.sleep(2)
+        yield made
+
+
+def test_the_smallest_switch_with_room_then_the_wait_for_one(net: Box, tmp_path: Path) -> None:
+    box = net
+
+    def wide(nodes: int, *options: str) -> str:
+        return box.sbatch("-p", "vc-a", f"-N{nodes}", "--gres=gpu:4", "--mem=1000", *options, script="sleep 600")
+
+    lucidd = Lucidd(box, tmp_path / "lucidd")
+    file = lucidd.folder / "lucid.toml"
+    file.write_text(file.read_text().replace('vc-b = "pack"\n', ""))
+    with lucidd:
+        first = wide(2)
+        runs(box, first)
+        assert box.job(first)["nodes"] == "n[4-5]"
+        assert "2 nodes below one switch" in lucidd.ctl("explain", first)
+        runs(box, *(wide(1, f"-w{node}") for node in ("n1", "n2")))
+        box.run("scancel", first)
+        runs(box, wide(1, "-wn4"))
+        began = time.monotonic()
+        asks = wide(2, f"--switches=1@0:{WAIT_S}")  # n3 and n5 are free, below two switches
+        box.wait("a reason", lambda: "below at most 1 switch" in lucidd.ctl("explain", asks), 15)
+        assert box.state(asks) == "PENDING"
+        runs(box, asks, limit_s=WAIT_S + 20)
+        assert time.monotonic() - began >= WAIT_S - 2
+        assert box.job(asks)["nodes"] == "n[3,5]"
+        assert "2 nodes below 2 switches" in lucidd.ctl("explain", asks)

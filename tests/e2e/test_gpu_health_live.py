@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from daemon_box import LIGHT, REPO, Lucidd, has_measured, with_constant
+from daemon_box import REPO, Lucidd, has_measured, with_constant
 
-from lucid.profiler.summary import Summary
-from nvml_emulator import GPU_IS_LOST, Board, Gpu, build, node_environment, uuid_of
+from nvml_emulator import GPU_IS_LOST, Board, Gpu, build, node_environment
 
 NAME = "lucid-gpu-out:"
 OWN = "own"
@@ -47,9 +46,8 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     program = with_constant("lucid.slurm.cluster", "PLACEHOLDER_S", 60.0)
     one = Lucidd(box, tmp_path / "lucidd", restarts="", more=more, program=program)
     has_measured(one, "train")
-    one.start()
-    yield one
-    one.close()
+    with one:
+        yield one
     box.stop_beating()
     box.run("scancel", "--user=lucid")
     box.wait("placeholders gone", lambda: not holders(box))
@@ -159,20 +157,3 @@ def test_without_lucidd_slurm_has_the_gpu_back(box: Box, lucidd: Lucidd) -> None
     box.wait("Slurm's again", lambda: not holders(box), 180)
     lucidd.start()
     box.wait("kept again by what was said before", lambda: holders(box) == {"n1:2": "RUNNING"}, 20)
-
-
-def test_the_end_of_a_job_names_the_fault_of_its_gpu(box: Box, lucidd: Lucidd, node: Node) -> None:
-    """The job's own summary stands for that of a prolog, which would name its GPUs to the sampler."""
-    job = box.sbatch("-p", "vc-a", "-w", "n1", "--gres=gpu:4", script="sleep 14; exit 1")
-    box.wait("runs", lambda: box.state(job) == "RUNNING")
-    time.sleep(6)
-    began_s, uuids = time.time() - 6, tuple(uuid_of(i) for i in range(4))
-    lucidd.tell(Summary(job, "n1", uuids, began_s, time.time(), 6, LIGHT))
-    INJECT["Xid 79"](node.board)
-    node.board.write()
-    box.wait_ended(job)
-    box.wait("its end", lambda: (lucidd.story(job).get("ended") or {}).get("cause") == "gpu", 30)
-    told = " ".join(lucidd.ctl("explain", job).split())
-    print(told[told.index("why it ended") :])
-    assert "GPU 2 of n1: Xid 79, fallen off the bus" in told
-    assert "This is not the program's fault" in told

@@ -1,38 +1,38 @@
-"""Prolog, epilog and task prolog on real nodes: they call what is configured, and never harm a job."""
+"""Prolog and epilog on real nodes: which GPUs they hand on, and that no user's job leads root's side anywhere while
+others' pairs under MPS go on."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from box import Box
-from sealing import seal
+from daemon_box import seal
 
-from lucid.slurm.act.prolog_extra import Items
 from nvml_emulator import smi as nvidia_smi
+
+STATE = "run/lucid-mps"
 
 
 @pytest.fixture
 def hooked(box: Box) -> Iterator[Box]:
-    """Commands that note their arguments; the sampler's then hangs, and MPS' fails."""
+    """Commands that note their arguments; MPS' fail."""
     folder = box.root / "opt/hooks/mps"
     folder.mkdir(parents=True, exist_ok=True)
-    note = '#!/bin/sh\necho "${0##*/} $*" >> /tmp/hooks.log\n'
-    for path, then in (
-        (folder.parent / "sampler", "sleep 60\n"),
-        (folder / "start", "exit 3\n"),
-        (folder / "stop", "exit 3\n"),
-    ):
-        path.write_text(note + then)
+    for path, code in ((folder.parent / "sampler", 0), (folder / "start", 3), (folder / "stop", 3)):
+        path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >> /tmp/hooks.log\nexit {code}\n')
         path.chmod(0o755)
     smi = box.root / "usr/bin/nvidia-smi"
     smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in (2, 3, 0, 1)}))
     smi.chmod(0o755)
     (box.root / "tmp/hooks.log").unlink(missing_ok=True)
     conf = box.root / "etc/slurm/lucid/node.conf"
-    conf.write_text("# a comment\nsampler /opt/hooks/sampler\nmps /opt/hooks/mps\nlimit 3\nbad $(touch /tmp/pwned)\n")
+    conf.write_text("# a comment\nsampler /opt/hooks/sampler\nmps /opt/hooks/mps\nlimit 3\n")
     yield box
     conf.unlink()
     smi.unlink()
@@ -50,18 +50,6 @@ def test_whole_gpus_need_no_mps_and_jobs_without_gpus_no_sampler(hooked: Box) ->
     assert [line for line in log(hooked) if "start" in line] == [
         f"sampler start --job {whole} --slurm-id {whole} --gpus  --nodes 1"
     ]
-
-
-def test_what_a_user_writes_into_extra_counts_for_nothing(hooked: Box) -> None:
-    forged = hooked.run("munge", "-u", "root", "-s", Items("n1", (0, 1)).payload(1, 0), user="alice").stdout.strip()
-    texts = ["lucid-gpus=$(id)", "lucid-gpus=1,3\nlucid-gpus=2", "lucid-gpus=1", f"lucid-seal={forged}"]
-    # as root, whom job_submit.lua lets: users are refused such items before the hooks ever see them
-    jobs = [hooked.sbatch("--gres=gpu:1", f"--extra={text}", user="root") for text in texts]
-    hooked.wait_ended(*jobs)
-    hooked.wait("every epilog", lambda: sum("sampler stop" in line for line in log(hooked)) == len(jobs))
-    passed = {line.split(" --gpus ")[1] for line in log(hooked) if line.startswith("sampler start")}
-    assert passed == {" --nodes 1"}
-    assert not [line for line in log(hooked) if line.startswith("start")]
 
 
 @pytest.fixture
@@ -103,20 +91,137 @@ def test_behind_a_hole_slurm_counts_places_and_the_job_gets_the_gpu_of_the_devic
     assert "SLURM_JOB_GPUS=1,2" in holed.output(job).splitlines()
 
 
-def test_the_task_prolog_tells_mps_clients_and_narrows_uuids_by_task(box: Box) -> None:
-    box.beat()
-    job = box.sbatch(
-        "--gpus-per-task=1", "--ntasks=2", script="srun sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'; env"
-    )
+# -- hostile users ---------------------------------------------------------------------------------------------------
+
+
+def start(box: Box, user: str, gpus: tuple[int, ...], script: str, mem: int = 9000) -> str:
+    """A job in slots of these GPUs of n1, as lucidd starts it."""
+    box.beat()  # on a busy machine the last one may be old by now, and then the job is not held
+    job = box.sbatch(f"--gres=gpu:{len(gpus)}", script=script, user=user)
+    slots = ",".join(f"gres/shard:g{i}:1" for i in gpus)
     box.scontrol(
-        "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "TresPerTask=", "ReqNodeList=n1"
+        "update", f"JobId={job}", f"TresPerNode={slots}", "ReqNodeList=n1", f"Extra={seal(box, job, gpus, mem)}"
     )
-    env = box.root / "run/lucid-mps/env"
-    env.mkdir(parents=True, exist_ok=True)
-    (env / job).write_text("export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PIPE_DIRECTORY=/run/x/pipe\n")
     box.scontrol("release", job)
-    box.wait_ended(job)
-    lines = box.output(job).splitlines()
-    assert {"0 GPU-a", "1 GPU-b", "CUDA_VISIBLE_DEVICES=GPU-a,GPU-b", "SLURM_JOB_GPUS=1,3"} <= set(lines)
-    assert "CUDA_MPS_PIPE_DIRECTORY=/run/x/pipe" in lines
-    (env / job).unlink()
+    return job
+
+
+def told(box: Box, job: str) -> str:
+    path = box.root / STATE / "env" / job
+    return path.read_text() if path.exists() else ""
+
+
+def sets(box: Box) -> dict[str, list[str]]:
+    """Clients of the GPU sets in use, by GPUs and uid."""
+    found = {}
+    for path in (box.root / STATE / "sets").glob("*"):
+        with suppress(FileNotFoundError):  # it is just being removed
+            name = f"{(path / 'gpus').read_text()} of {(path / 'uid').read_text()}"
+            found[name] = sorted(client.name for client in (path / "clients").iterdir())
+    return found
+
+
+@pytest.fixture
+def pair(box: Box, mps: Path) -> Iterator[tuple[str, str]]:
+    """Two jobs of bob's under MPS, which have to go on so whatever others do."""
+    jobs = start(box, "bob", (1, 2), "sleep 900"), start(box, "bob", (1, 2), "sleep 900", 5000)
+    box.wait("bob's pair under MPS", lambda: all("CUDA_MPS_PIPE" in told(box, job) for job in jobs))
+    yield jobs
+    for job, mem in zip(jobs, (9000, 5000), strict=True):
+        assert box.state(job) == "RUNNING"
+        assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={mem}M,1={mem}M" in told(box, job)
+    assert sets(box)["GPU-aa1,GPU-aa2 of 2002"] == sorted(jobs)
+    alive = [json.loads(path.read_text()) for path in mps.glob("daemon-*")]
+    mine = [daemon for daemon in alive if daemon["gpus"] == ["GPU-aa1", "GPU-aa2"]]
+    assert [daemon["uid"] for daemon in mine] == [2002]
+    assert Path(f"/proc/{mine[0]['pid']}").exists()
+    assert not (mps / "violations").exists()
+    assert not [node for node in box.run("sinfo", "-h", "-o", "%t").stdout.split() if "drain" in node]
+    box.run("scancel", *jobs)
+    box.wait("the end of bob's daemon", lambda: not sets(box))
+
+
+def test_no_extra_of_a_users_own_starts_mps(box: Box, mps: Path, pair: tuple[str, str]) -> None:
+    """job_submit.lua refuses users' lucid- items in Extra. Here it lets alice, so that the hooks stand alone."""
+    before = sets(box)
+    others = box.job(pair[0])["extra"]
+    mine = seal(box, "77", (1, 2), user="alice")
+    own = start(box, "alice", (0,), "true")
+    box.wait_ended(own)
+    older = box.job(own)["extra"]
+    texts = [
+        "lucid-gpus=0,1,2,3;lucid-mem=9", others, mine, older, others.partition("MUNGE:")[0] + "MUNGE:AAAA:",
+        "lucid-seal=MUNGE:$(touch /tmp/pwned):", "lucid-seal=" + "M" * 900, "\x1b[2J;lucid-seal=\n;rm -rf /",
+    ]  # fmt: skip
+    with box.unrefused("alice"):
+        jobs = [box.sbatch("-w", "n1", f"--extra={text}", script="sleep 1") for text in texts]
+        whole = [box.sbatch("-w", "n1", "--gres=gpu:1", f"--extra={text}") for text in (others, mine, older)]
+        for job in whole:
+            box.scontrol("release", job)
+        box.wait_ended(*jobs, *whole)
+    box.wait("the epilogs", lambda: sets(box) == before)
+    started = [line for line in (mps / "log").read_text().splitlines() if line.startswith("start ")]
+    assert [line.split()[2] for line in started] == ["GPU-aa1,GPU-aa2", "GPU-aa0"], "bob's pair, and alice's own job"
+    assert not (box.root / "tmp/pwned").exists()
+
+
+def test_what_root_keeps_no_user_can_write(box: Box, mps: Path, pair: tuple[str, str]) -> None:
+    """Files, folders, links and FIFOs at every place of root's that is there, by the pair's own user and another."""
+    tries = (
+        f"find /{STATE} -mindepth 0 2>/dev/null | while read -r p; do case $p in */pipe*|*/log*) continue ;; esac; "
+        "rm -rf $p.x; mkdir $p.x; ln -s /etc/passwd $p.x; mkfifo $p.x; echo 1 > $p; mv $p $p.y; chmod 777 $p; "
+        "rm -f $p; ln -s /etc $p/x; mkfifo $p/x; echo x > $p/1; done 2>/dev/null; true"
+    )
+
+    def shape() -> list[tuple[str, int, int]]:
+        found = [(box.root / STATE), *sorted((box.root / STATE).rglob("*"))]
+        kept = [path for path in found if not {"pipe", "log", "trash"} & set(path.parts)]
+        return [(str(path), path.lstat().st_mode, path.lstat().st_uid) for path in kept]
+
+    before = shape()
+    assert {uid for _, _, uid in before} == {0}
+    for user in ("bob", "alice"):
+        box.run("sh", "-c", tries, user=user)
+    assert shape() == before
+
+
+ATTACKS = {
+    "the pid file names a process of root's": (
+        "kill $(cat $P/*.pid); sleep 0.5; echo {victim} > $P/nvidia-cuda-mps-control.pid"
+    ),
+    "answers without end": "echo 'yes {victim}' > $P/answer",
+    "FIFOs": (
+        "kill -9 $(cat $P/*.pid); rm -rf $P/* $L/*; "
+        "for n in nvidia-cuda-mps-control.pid control log answer servers.json started; do mkfifo $P/$n $L/$n; done"
+    ),
+    "links": (
+        "for n in a nvidia-cuda-mps-control.pid; do ln -sf /etc/shadow $P/$n; ln -sf / $L/$n; done; ln -s / $P/root"
+    ),
+}
+
+
+@pytest.mark.slow
+def test_a_users_own_daemon_leads_root_nowhere(box: Box, pair: tuple[str, str]) -> None:
+    victim = subprocess.Popen(["sleep", "900"])  # root's
+    kept = {name: (box.root / "etc" / name).stat() for name in ("passwd", "shadow")}
+    try:
+        for what, words in ATTACKS.items():
+            script = f"P=$CUDA_MPS_PIPE_DIRECTORY L=$CUDA_MPS_LOG_DIRECTORY; {words.format(victim=victim.pid)}"
+            job = start(box, "alice", (0,), f"{script}; echo done")
+            box.wait_ended(job, limit_s=15)
+            assert "done" in box.output(job), what
+            box.wait(f"{what}: the epilog", lambda: "GPU-aa0 of 2001" not in sets(box), limit_s=10)
+            assert victim.poll() is None, what
+            for name, before in kept.items():
+                after = (box.root / "etc" / name).stat()
+                assert (after.st_uid, after.st_mode, after.st_mtime) == (
+                    before.st_uid,
+                    before.st_mode,
+                    before.st_mtime,
+                )
+            again = start(box, "alice", (0,), "echo $CUDA_MPS_PIPE_DIRECTORY")
+            box.wait_ended(again)
+            assert STATE in box.output(again), f"{what}: the next job on these GPUs is under MPS again"
+    finally:
+        victim.kill()
+        victim.wait()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from plain_slurm import PATH, plain_slurm, ports_of, slurms_own
+from testbeds import PATH, plain_slurm, ports_of, slurms_own
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]

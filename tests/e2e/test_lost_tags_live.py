@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 from box import Box
 from daemon_box import LIGHT, Lucidd, has_measured
-from test_fail_open import release
 
 from lucid.profiler.summary import Summary
 
@@ -26,9 +23,8 @@ def site(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     prolog.chmod(0o755)
     lucidd = Lucidd(box, tmp_path / "state")
     has_measured(lucidd, "light")
-    lucidd.start()
-    yield lucidd
-    lucidd.close()
+    with lucidd:
+        yield lucidd
     prolog.unlink()
 
 
@@ -86,30 +82,3 @@ def test_what_is_started_over_queues_again_whoever_wrote_its_admin_comment(box: 
     runs_again(box, second, 1)
     assert "start" in [action["verb"] for action in site.story(second)["actions"]]
     assert not held(box)
-
-
-@pytest.mark.parametrize("left", ["store and list", "list", "neither"])
-def test_lucid_release_leaves_nothing_held(box: Box, site: Lucidd, left: str) -> None:
-    """lucidd is gone for good, having just started both jobs of a pair over."""
-    jobs = pair(box)
-    site.kill()
-    if left != "store and list":
-        for file in site.folder.glob("lucid.db*"):
-            file.unlink()
-    if left == "neither":
-        (site.folder / "ours").unlink()
-    else:
-        listed = [line.split()[0] for line in (site.folder / "ours").read_text().splitlines()]
-        assert set(jobs) <= set(listed), json.dumps(listed)
-    for number in jobs:
-        box.scontrol("requeuehold", "Incomplete", number)
-    box.wait("both held, in slots", lambda: sorted(held(box)) == sorted(jobs), 30)
-    assert all("shard" in asked(box, number) for number in jobs)
-    time.sleep(1)
-    said = release(box, LUCID_BOUND_S="0", LUCID_STATE=str(site.folder))
-    assert said.returncode == 0, said.stderr
-    assert not held(box)
-    assert [asked(box, number) for number in jobs] == ["gres/gpu:2"] * 2
-    for number in jobs:
-        runs_again(box, number, 1)
-    assert not said.stderr

@@ -6,17 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from box import Box
 from daemon_box import REPO
-from elastic_box import REPORTS, elastic_lucidd
+from elastic_box import REPORTS, Elastics, elastic_lucidd
 
 CHECKPOINTS = "tmp/lucid-checkpoints"
 
 TRAIN = r'''
 """Counts steps; rank 0 reports, and writes them down at SIGTERM. Arguments: STEPS SECONDS, of one GPU."""
 import json, os, signal, sys, time
-sys.path.insert(0, "/opt/lucid-run")
+sys.path.insert(0, "/opt/elastic")
 import lucid_report
 
 rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -43,127 +42,43 @@ while step < int(sys.argv[1]):
 '''
 
 
-@pytest.fixture
-def programs(box: Box) -> str:
-    """Where lucid-run lies in the testbed, with a program to start."""
-    folder = box.root / "opt/lucid-run"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "lucid_job").mkdir(parents=True)
-    for name in ("lucid_run.py", "lucid_report.py"):
-        shutil.copy(REPO / "slurm" / name, folder)
-    for path in (REPO / "slurm/lucid_job").glob("*.py"):
-        shutil.copy(path, folder / "lucid_job")
-    (folder / "train.py").write_text(TRAIN)
-    root = box.root / CHECKPOINTS
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
-    root.chmod(0o1777)
-    return "/opt/lucid-run"
-
-
 def ranks(box: Box, number: str, restart: int) -> list[dict[str, str]]:
     """Those of one start that have begun, in order."""
     found = [json.loads(path.read_text() or "{}") for path in (box.root / "tmp").glob(f"ranks-{number}.{restart}.*")]
     return sorted((one for one in found if one), key=lambda one: int(one["RANK"]))
 
 
-def resized(box: Box, number: str, nodes: int, gpus: int) -> None:
-    """Put a job back to the queue, and let it start at another size."""
-    box.run("scontrol", "requeuehold", number)
-    box.wait("it has left its nodes", lambda: box.state(number) == "PENDING", 40)
-    box.run("scontrol", "update", f"JobId={number}", f"NumNodes={nodes}", f"TresPerNode=gres/gpu:{gpus}")
-    box.run("sleep", "2")
-    box.run("scontrol", "release", number)
-
-
-def test_two_nodes_then_one_then_two_with_the_right_world_each_time(box: Box, programs: str) -> None:
-    box.stop_beating()
-    train = f"python3 {programs}/train.py 1000 0.05"
-    number = box.sbatch(
-        "-N2", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8",
-        script=f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
-    )  # fmt: skip
-    sizes = [(2, 1), (1, 2), (2, 2)]
-    before = 0
-    for restart, (nodes, gpus) in enumerate(sizes):
-        if restart:
-            resized(box, number, nodes, gpus)
-        world = nodes * gpus
-        box.wait(f"{world} ranks", lambda r=restart, w=world: len(ranks(box, number, r)) == w, 40)  # type: ignore[misc]
-        found = ranks(box, number, restart)
-        assert [one["RANK"] for one in found] == [str(rank) for rank in range(world)]
-        assert {one["WORLD_SIZE"] for one in found} == {str(world)}
-        assert len({one["SLURMD_NODENAME"] for one in found}) == nodes
-        assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found}) == 1
-        (kept,) = {one["LUCID_CHECKPOINTS"] for one in found}
-        assert kept in {f"/{path.relative_to(box.root)}" for path in (box.root / CHECKPOINTS).glob(f"u*/{number}")}
-        assert {one["SLURM_GPUS"] for one in found} == {None}
-        steps = {int(one["step"]) for one in found}
-        assert len(steps) == 1, "all ranks go on from the same checkpoint"
-        assert steps.pop() > before or not restart, "it goes on, and does not begin anew"
-        before = int(found[0]["step"])
-        box.run("sleep", "1")
-    (folder,) = (box.root / CHECKPOINTS).glob(f"u*/{number}")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert json.loads((folder / "state.json").read_text())["world"] == "2"
-    box.run("scancel", number)
-    box.wait_ended(number)
-    print(box.output(number))
-
-
-def test_a_rank_that_fails_on_one_node_ends_the_job_with_its_status(box: Box, programs: str) -> None:
-    box.stop_beating()
-    number = box.sbatch(
-        "-N2", "--gres=gpu:1", "--no-requeue",
-        script=f"exec python3 {programs}/lucid_run.py sh -c 'test $RANK = 0 && exec sleep 100; exit 7'",
-    )  # fmt: skip
-    box.wait_ended(number, limit_s=30)
-    assert box.state(number) == "FAILED"
-    assert box.job(number)["exit_code"]["return_code"]["number"] == 7
-    assert "status 7; the others are stopped" in box.output(number)
-
-
-def test_sigterm_to_the_batch_script_alone_reaches_the_other_node(box: Box, programs: str) -> None:
-    box.stop_beating()
-    train = f"python3 {programs}/train.py 1000 0.05"
-    number = box.sbatch(
-        "-N2", "--gres=gpu:1", "--no-requeue",
-        script=f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
-    )  # fmt: skip
-    box.wait("two ranks", lambda: len(ranks(box, number, 0)) == 2, 40)
-    box.run("scancel", "--batch", "--signal=TERM", number)
-    box.wait_ended(number, limit_s=20)
-    assert box.job(number)["exit_code"]["return_code"]["number"] == 143, box.output(number)
-    assert any((box.root / CHECKPOINTS).glob(f"u*/{number}/state.json"))
-
-
-def test_lucidd_resizes_a_job_over_nodes_and_each_world_is_right(box: Box, programs: str, tmp_path: Path) -> None:
-    reports = box.root / REPORTS
-    shutil.rmtree(reports, ignore_errors=True)
-    reports.mkdir(parents=True)
-    reports.chmod(0o1777)
-    daemon = elastic_lucidd(box, tmp_path / "state")
-    daemon.start()
-    try:
-        train = f"python3 {programs}/train.py 600 0.3"
+def test_lucidd_resizes_a_job_over_nodes_and_each_world_is_right(box: Box, tmp_path: Path) -> None:
+    Elastics(box)
+    programs, reports = box.root / "opt/elastic", box.root / REPORTS
+    shutil.copy(REPO / "slurm/lucid_run.py", programs)
+    (programs / "ranks.py").write_text(TRAIN)
+    box.open_folder(CHECKPOINTS)
+    with elastic_lucidd(box, tmp_path / "state"):
+        train = "python3 /opt/elastic/ranks.py 600 0.3"
         number = box.sbatch(
             "-p", "vc-a", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8,epochs=30",
             script=f"export LUCID_REPORTS=/{REPORTS}; "
-            f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+            f"exec python3 /opt/elastic/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
         )  # fmt: skip
         box.wait_ended(number, limit_s=60)
         assert box.state(number) == "COMPLETED", box.output(number)
-    finally:
-        daemon.close()
     starts = int(box.job(number)["restart_cnt"]) + 1
     worlds = [ranks(box, number, restart) for restart in range(starts)]
     print("worlds", [(len(one), sorted({rank["SLURMD_NODENAME"] for rank in one})) for one in worlds])
     assert starts >= 2
+    assert max(len({one["SLURMD_NODENAME"] for one in found}) for found in worlds) == 2
+    (folder,) = (box.root / CHECKPOINTS).glob(f"u*/{number}")
+    assert folder.stat().st_mode & 0o777 == 0o700
     before = -1
     for found in worlds:
+        assert [one["RANK"] for one in found] == [str(rank) for rank in range(len(found))]
         assert {one["WORLD_SIZE"] for one in found} == {str(len(found))}
-        assert len({one["step"] for one in found}) == 1
-        assert before < int(found[0]["step"]), "it goes on"
+        assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found}) == 1
+        assert {one["LUCID_CHECKPOINTS"] for one in found} == {f"/{folder.relative_to(box.root)}"}
+        assert {one["SLURM_GPUS"] for one in found} == {None}
+        assert len({one["step"] for one in found}) == 1, "all ranks go on from the same checkpoint"
+        assert before < int(found[0]["step"]), "it goes on, and does not begin anew"
         before = int(found[0]["step"])
     told = json.loads(next(reports.glob(f"u*/{number}.json")).read_text())
     assert told["epochs"] == 30.0

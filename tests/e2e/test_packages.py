@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from make_once import why_not_made
-from plain_slurm import PATH, plain_slurm
+from testbeds import PATH, plain_slurm, why_not_made
 
 from sdists import unpacked_sdist
 from testbed import tree

@@ -4,17 +4,13 @@ lucid-release run as systemd's ExecStopPost and timer would."""
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-import pytest
 from box import Box
 from breakage import RUNS, ran_once
 from daemon_box import Lucidd
 from test_fail_open import release
-
-NOWHERE = "/nonexistent/heartbeat"
 
 
 def systemctl(folder: Path, jobs: str) -> str:
@@ -82,56 +78,6 @@ def test_a_restart_keeps_the_queue_and_a_stop_is_taken_back(box: Box, lucidd: Lu
     again = [number for number in ids if number != off]
     starts = {number: box.job(number)["start_time"]["number"] for number in again}
     assert sorted(again, key=lambda number: (starts[number], int(number))) == again, "in order"
-
-
-def test_the_timer_of_a_host_without_the_heartbeat_sees_that_lucidd_lives(box: Box, lucidd: Lucidd) -> None:
-    ids = queue(box, lucidd)[2:]
-    for option in ([], ["--stopped"]):
-        assert release(box, *option, LUCID_HEARTBEAT=NOWHERE, SERVICE_RESULT="success").returncode == 0
-        assert held(box, ids) == ids
-    lucidd.kill()
-    assert release(box, LUCID_HEARTBEAT=NOWHERE, LUCID_SLURM_PREFIX="false").returncode == 1, "no controller answers"
-    assert release(box, LUCID_HEARTBEAT=NOWHERE).returncode == 0
-    assert held(box, ids) == ids, "not longer than the bound yet"
-    time.sleep(3)
-    assert release(box, LUCID_HEARTBEAT=NOWHERE, LUCID_BOUND_S="2").returncode == 0
-    assert held(box, ids) == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "released"),
-    [
-        ("", True),
-        ("host {here}\n", True),
-        ("host elsewhere\n", False),
-        ("host {here}\nstandby elsewhere\n", False),
-    ],
-)
-def test_a_stop_lets_go_only_where_no_other_host_goes_on(box: Box, lines: str, released: bool) -> None:
-    here = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.strip()
-    box.beat(extra=lines.format(here=here))
-    number = box.sbatch("--gres=gpu:1", script="sleep 1")
-    assert box.job(number)["waits"]
-    assert release(box, "--stopped", SERVICE_RESULT="success").returncode == 0
-    assert bool(held(box, [number])) is not released
-
-
-@pytest.mark.parametrize(("ahead_s", "kept"), [(-250, True), (30, True), (-350, False), (90, False)])
-def test_signs_of_life_bear_clocks_a_minute_apart(box: Box, ahead_s: int, kept: bool) -> None:
-    box.beat()
-    number = box.sbatch("--gres=gpu:1", script="sleep 1")
-    box.beat(age_s=-ahead_s)
-    assert release(box, LUCID_HEARTBEAT=NOWHERE).returncode == 0
-    assert bool(held(box, [number])) is kept
-
-
-def test_asking_whether_lucidd_lives_submits_nothing(box: Box) -> None:
-    box.beat()
-    words = ("sbatch", "--comment=lucid:alive", "--chdir=/", "--wrap=:")
-    done = box.run(*words, user="alice", check=False)
-    assert done.returncode != 0
-    assert "lucid-alive heartbeat=" in done.stderr
-    assert not box.run("squeue", "-h", "-a").stdout
 
 
 def test_a_reload_takes_sound_settings_and_refuses_others_as_a_whole(box: Box, lucidd: Lucidd) -> None:

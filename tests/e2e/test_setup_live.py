@@ -1,18 +1,22 @@
-"""lucidctl setup on a real Slurm: what goes wrong half-way, what was edited since, and what slurmctld refuses."""
+"""lucidctl setup on sites that differ: what slurmctld refuses, jobs on nodes whose GPUs change, a pool's partition
+that comes and goes, and what every command and page says on the first day.
+
+One testbed; for each site slurm.conf is another, and ``lucidctl setup`` is typed and undone.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from box import Box
-from plain_slurm import PATH, give_wheel, plain_slurm, slurms_own, typed
+from story_box import GATE, PARTITIONS, Site, story_site
+from testbeds import slurms_own, typed
 
 from json_schemas import trouble_with
 
@@ -22,27 +26,35 @@ PACK = f"{SETUP} --mode pack --partitions vc-a --nodes-have-files --drain --yes"
 
 
 @pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
-    with plain_slurm("setup") as box:
-        give_wheel(box)
-        lines = (
-            "apt-get install --yes --no-install-recommends python3-venv",
-            "python3 -m venv /opt/lucid",
-            "/opt/lucid/bin/pip install --quiet /srv/wheels/*.whl",
-        )
-        for line in lines:
-            done = typed(box, line)
-            assert done.returncode == 0, (line, done.stderr[-2000:])
-        yield box
+def cluster() -> Iterator[Site]:
+    with story_site("setup", "bare") as site:
+        yield site
+
+
+@contextmanager
+def configured(site: Site, goes: str, comes: str) -> Iterator[None]:
+    """slurm.conf without the lines that fit the pattern ``goes``, and with more."""
+    conf = site.box.root / "etc/slurm/slurm.conf"
+    before = conf.read_text()
+    conf.write_text((re.sub(goes, "", before) if goes else before) + comes)
+    try:
+        site.type("systemctl restart slurmctld")
+        idle = ("sinfo", "-h", "-N", "-t", "idle")
+        site.box.wait("slurmctld", lambda: site.box.run(*idle, check=False).stdout.count("\n") == 4)
+        yield
+    finally:
+        conf.write_text(before)
+        site.type("systemctl restart slurmctld")
 
 
 @pytest.fixture
-def plain(box: Box) -> Iterator[Box]:
+def plain(cluster: Site) -> Iterator[Box]:
     """Afterwards nothing of Lucid's is left, and Slurm is as it was, whatever the test did."""
+    box = cluster.box
     before = slurms_own(box)
     yield box
-    done = typed(box, f"{SETUP} --undo --purge --drain --yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cluster.clear()
+    cluster.type(f"{SETUP} --undo --purge --drain --yes")
     assert slurms_own(box) == before
     left = typed(box, "find /etc /usr/local /var/lib /run -xdev -iname '*lucid*' | grep -v '^/var/lib/dpkg'").stdout
     assert left == ""
@@ -50,113 +62,38 @@ def plain(box: Box) -> Iterator[Box]:
     assert box.run("sinfo", "-h", "-N", "-t", "drain,down").stdout == "", "no node stays drained"
 
 
-def told(box: Box, line: str) -> dict[str, object]:
-    done = typed(box, f"{line} --json")
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
+def told(box: Box, line: str) -> Any:
+    found = json.loads(typed(box, f"{line} --json").stdout)
     assert trouble_with("setup", found) == []
     return found
 
 
-@pytest.mark.parametrize("mode", ["observe", "order"])
-def test_without_pack_mode_slurm_is_as_it_was_and_a_second_run_changes_nothing(plain: Box, mode: str) -> None:
-    before = slurms_own(plain)
-    line = f"{SETUP} --mode {mode} --partitions vc-a --yes"
-    first = typed(plain, line)
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert told(plain, line)["changed"] is False
-    shown = typed(plain, "/usr/local/bin/lucidctl mode").stdout
-    assert re.search(rf"vc-a\W+{mode}\b", shown), shown
-    (plain.root / "etc/slurm/lucid/lucid-release").unlink()  # brought along for an emergency
-    assert slurms_own(plain) == before
-    assert typed(plain, line).returncode == 0, "it brings back what was lost"
-
-
-@pytest.mark.parametrize("then", ["continue", "undo"])
-def test_killed_between_two_files_it_is_continued_or_undone(plain: Box, then: str) -> None:
-    """As kill -9 finds it: some files of Slurm are new, others old."""
-    process = subprocess.Popen(
-        ["chroot", str(plain.root), "sh", "-c", f"exec {PACK}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env={"PATH": PATH, "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
-    until = time.monotonic() + 120
-    first, last = plain.root / "etc/slurm/job_submit.lua", plain.root / "etc/slurm/lucid.plugin.conf"
-    while not first.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert first.exists()
-    assert not last.exists(), "killed too late: half of the files were to be missing"
-    assert json.loads((plain.root / "etc/lucid/setup/manifest.json").read_text())["state"] == "applying"
-    if then == "continue":
+def test_what_slurmctld_refuses_is_taken_back_at_once(cluster: Site, plain: Box) -> None:
+    """A line that was wrong before shows when slurmctld reads its files again, or to every command."""
+    conf = plain.root / "etc/slurm/slurm.conf"
+    own = conf.read_text()
+    for wrong, words in (("NoSuchParameter=1", "NoSuchParameter"),
+                         ("JobSubmitPlugins=nosuch", "slurmctld could not use the new files")):  # fmt: skip
+        conf.write_text(f"{own}{wrong}\n")
         done = typed(plain, PACK)
-        assert done.returncode == 0, done.stdout + done.stderr
-        job = plain.sbatch("--gres=gpu:1", "-p", "vc-a")
-        plain.wait_ended(job)
-        assert "held=1" in plain.tag(job)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+        assert conf.read_text() == f"{own}{wrong}\n"
+        # the line stays wrong without Lucid, too: it is the site's, and slurmctld does not start with it
+        assert not (plain.root / "etc/slurm/job_submit.lua").exists()
+        conf.write_text(own)
+    cluster.type("systemctl restart slurmctld")
 
 
-def test_an_edit_is_shown_and_nothing_is_undone_until_it_is_out(plain: Box) -> None:
-    assert typed(plain, PACK).returncode == 0
-    conf = plain.root / "etc/slurm/slurm.conf"
-    mine = conf.read_text()
-    conf.write_text("# an edit of mine\n" + mine)
-    now = slurms_own(plain)
-    refused = typed(plain, f"{SETUP} --undo --yes --drain")
-    assert refused.returncode == 2
-    assert "+++ /etc/slurm/slurm.conf" in refused.stderr
-    assert "+# an edit of mine" in refused.stderr
-    assert slurms_own(plain) == now, "nothing was undone"
-    conf.write_text(mine)
-    done = typed(plain, f"{SETUP} --undo --yes --drain")
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_slurmctld_refuses_is_taken_back_at_once(plain: Box) -> None:
-    """A line that was wrong before shows when slurmctld reads its files again."""
-    conf = plain.root / "etc/slurm/slurm.conf"
-    own = conf.read_text()
-    conf.write_text(own + "JobSubmitPlugins=nosuch\n")
-    before = conf.read_text()
-    done = typed(plain, PACK)
-    assert done.returncode == 2
-    assert "slurmctld could not use the new files" in done.stderr
-    assert conf.read_text() == before
-    # the line stays wrong without Lucid, too: it is the site's, and slurmctld does not start with it
-    assert not (plain.root / "etc/slurm/job_submit.lua").exists()
-    conf.write_text(own)
-    typed(plain, "systemctl restart slurmctld")
-
-
-def test_a_slurm_conf_that_no_command_can_read_is_left_alone(plain: Box) -> None:
-    conf = plain.root / "etc/slurm/slurm.conf"
-    own = conf.read_text()
-    conf.write_text(own + "NoSuchParameter=1\n")
-    done = typed(plain, PACK)
-    assert done.returncode == 2
-    assert "NoSuchParameter" in done.stderr
-    assert conf.read_text() == own + "NoSuchParameter=1\n"
-    conf.write_text(own)
-
-
-def test_jobs_on_nodes_whose_gpus_change_are_not_hurt(plain: Box) -> None:
+def test_jobs_on_nodes_whose_gpus_change_are_not_hurt_and_slots_may_change_later(cluster: Site, plain: Box) -> None:
     job = plain.sbatch("--gres=gpu:2", "-p", "vc-a", script="sleep 30")
     plain.wait("start", lambda: plain.state(job) == "RUNNING")
     refused = typed(plain, PACK.replace(" --drain", ""))
     assert refused.returncode == 2
     assert f"({job})" in refused.stderr
     assert told(plain, f"{SETUP} --undo")["pending"] is False, "nothing was changed"
-    done = typed(plain, PACK)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "waiting for 1 jobs" in done.stdout
+    assert "waiting for 1 jobs" in cluster.type(PACK)
     assert plain.state(job) == "COMPLETED"
-
-
-def test_slots_change_on_a_site_that_is_packed_and_are_taken_back_with_the_rest(plain: Box) -> None:
-    done = typed(plain, PACK)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = typed(plain, f"{PACK} --slots 6")
-    assert done.returncode == 0, done.stdout + done.stderr
+    cluster.type(f"{PACK} --slots 6")
     assert "Count=6" in (plain.root / "etc/slurm/gres.conf").read_text()
     plain.wait("the nodes have them", lambda: "shard:g0:6" in plain.run("scontrol", "show", "node", "n1").stdout, 60)
     assert told(plain, f"{PACK} --slots 6")["changed"] is False
@@ -166,51 +103,156 @@ def test_slots_change_on_a_site_that_is_packed_and_are_taken_back_with_the_rest(
     assert plain.state(job) == "COMPLETED"
 
 
-def test_without_the_nodes_files_slurm_is_not_told(plain: Box) -> None:
-    line = PACK.replace(" --nodes-have-files", "")
-    done = typed(plain, line)
-    assert done.returncode == 0, done.stderr
-    assert "Slurm does not use them yet" in done.stdout
+def test_without_the_nodes_files_slurm_is_not_told(cluster: Site, plain: Box) -> None:
+    assert "Slurm does not use them yet" in cluster.type(PACK.replace(" --nodes-have-files", ""))
     assert "JobSubmitPlugins        = (null)" in plain.run("scontrol", "show", "config").stdout
-    assert typed(plain, PACK).returncode == 0
+    cluster.type(PACK)
     assert "JobSubmitPlugins        = lua" in plain.run("scontrol", "show", "config").stdout
     assert "mode vc-a pack" in (plain.root / "run/lucid/heartbeat").read_text(), "lucidd has read its file, too"
 
 
-def test_a_slurm_conf_behind_a_link_stays_a_link(plain: Box) -> None:
-    conf = plain.root / "etc/slurm/slurm.conf"
-    shared = plain.root / "srv/shared"
-    shared.mkdir()
-    conf.rename(shared / "slurm.conf")
-    conf.symlink_to("/srv/shared/slurm.conf")
-    own = (shared / "slurm.conf").read_text()
-    try:
-        assert typed(plain, PACK).returncode == 0
-        assert conf.is_symlink()
-        assert "JobSubmitPlugins=lua" in (shared / "slurm.conf").read_text()
-        assert typed(plain, f"{SETUP} --undo --yes --drain").returncode == 0
-        assert (shared / "slurm.conf").read_text() == own
-    finally:
-        conf.unlink()
-        (shared / "slurm.conf").rename(conf)
-        shared.rmdir()
+# -- VCs that could lend ---------------------------------------------------------------------------------------------
+
+LIKE = (
+    "PartitionName=DEFAULT MaxTime=2-0\n"
+    "PartitionName=vc-a Nodes=n1 Default=YES\nPartitionName=vc-b Nodes=n2 AllowGroups=users,alice,bob,root\n"
+    "PartitionName=vc-c Nodes=n[3-4] MaxTime=2-0 State=UP\n"
+)
+POOL = f"{SETUP} --mode pack --partitions vc-a,vc-b,vc-c --gpu-mem a100=40960 --drain --nodes-have-files"
 
 
-def test_on_a_read_only_etc_nothing_is_changed(plain: Box) -> None:
-    etc = str(plain.root / "etc/slurm")
-    subprocess.run(["mount", "--bind", etc, etc], check=True)
-    subprocess.run(["mount", "-o", "remount,ro,bind", etc], check=True)
-    try:
-        done = typed(plain, PACK)
-        assert done.returncode == 1
-        assert "is mounted read-only" in done.stdout
-        assert told(plain, f"{SETUP} --mode observe --dry-run")["pending"] is True
-    finally:
-        subprocess.run(["umount", etc], check=True)
+@pytest.fixture
+def like(cluster: Site) -> Iterator[None]:
+    """Three partitions that are alike."""
+    with configured(cluster, re.escape(PARTITIONS), LIKE):
+        yield
 
 
-def test_json_is_json_and_asks_nothing(plain: Box) -> None:
-    found = told(plain, f"{SETUP} --mode observe --yes")
-    assert found["changed"] is True
-    assert found["findings"]
-    assert told(plain, f"{SETUP} --undo --yes")["changed"] is True
+def could_lend(found: Any) -> bool:
+    return any("could lend each other idle GPUs" in note for note in found["notes"])
+
+
+@pytest.mark.usefixtures("like")
+def test_setup_tells_of_the_pool_makes_it_and_takes_it_away_byte_for_byte(cluster: Site, plain: Box) -> None:
+    before = slurms_own(plain)
+    assert could_lend(told(plain, f"{POOL} --dry-run"))
+    files = told(plain, f"{POOL} --lending borrow --dry-run")["files"]
+    lines = [line for file in files for line in file["diff"].splitlines()]
+    assert "+PartitionName=overflow Nodes=n[1-4] MaxTime=2-0 AllowGroups=ALL" in lines
+    assert "+quotas = { vc-a = 4, vc-b = 4, vc-c = 8 }" in lines
+    assert slurms_own(plain) == before
+
+    assert could_lend(told(plain, f"{POOL} --yes")), "--yes alone does not decide whose GPUs they are"
+    packed, toml = slurms_own(plain), (plain.root / "etc/lucid/lucid.toml").read_text()
+    assert b"PartitionName=overflow" not in (plain.root / "etc/slurm/slurm.conf").read_bytes()
+    made = told(plain, f"{POOL} --lending borrow --yes")
+    assert made["changed"]
+    assert not [found for found in made["findings"] if found["level"] != "ok" and "overflow" in found["what"]]
+    assert "MaxTime=2-00:00:00" in plain.run("scontrol", "show", "partition", "overflow").stdout
+    again = told(plain, f"{POOL} --lending borrow --yes")
+    assert (again["changed"], could_lend(again)) == (False, False)
+
+    ended = cluster.type(f"{POOL} --lending off --yes")
+    assert "overflow" in ended
+    assert slurms_own(plain) == packed, "slurm.conf and what slurmctld runs with are as before the pool"
+    text = (plain.root / "etc/lucid/lucid.toml").read_text()
+    off = '[policy.lending]\nmode = "off"\n'
+    assert text.replace(off, "") == toml, "all that is left is that lending is off"
+    assert not could_lend(told(plain, f"{POOL} --dry-run")), "it is told no more"
+
+
+@pytest.mark.usefixtures("like")
+def test_the_pools_partition_goes_only_once_no_job_is_left_in_it(cluster: Site, plain: Box) -> None:
+    """Slurm kills running jobs whose partition goes."""
+
+    def gated(gate: str) -> str:
+        """A job that runs for as long as the file is there."""
+        (plain.root / "tmp" / gate).touch()
+        ask = ("-p", "vc-a", "--gres=gpu:4", "--comment=lucid:exclusive", "-J", gate)
+        job = plain.sbatch(*ask, script=GATE.format(gate))
+        plain.wait("it runs", lambda: plain.state(job) == "RUNNING")
+        return job
+
+    cluster.type(f"{POOL} --lending borrow --yes")
+    gated("own")
+    loan = gated("loan")
+    assert plain.job(loan)["partition"] == "overflow"
+    (plain.root / "tmp/own").unlink()
+    refused = typed(plain, f"{POOL.replace(' --drain', '')} --lending off --yes")
+    assert (refused.returncode, f"stays until {loan} end there" in refused.stdout) == (0, True), refused.stdout
+    assert plain.run("sinfo", "-h", "-p", "overflow").stdout
+    later = threading.Timer(5.0, (plain.root / "tmp/loan").unlink)
+    later.start()
+    cluster.type(f"{POOL} --lending off --yes")
+    later.join()
+    assert (plain.state(loan), plain.job(loan)["restart_cnt"]) == ("COMPLETED", 0)
+    assert not plain.run("sinfo", "-h", "-p", "overflow").stdout
+    assert (plain.root / "etc/slurm/slurm.conf").read_text().count("overflow") == 0
+
+
+# -- the first day ---------------------------------------------------------------------------------------------------
+
+ACCOUNTING = r"(?m)^AccountingSt.*\n"
+SITES: Mapping[str, tuple[str, str, str]] = {
+    "nothing is past": ("", "", "alice"),
+    "no slurmdbd": (ACCOUNTING, "", "alice"),
+    "private": ("", "PrivateData=jobs,usage,users,accounts\n", "alice"),
+    "nobody but root, and no mail": (r"(?m)^MailProg.*\n", "MailProg=/nonexistent/mail\n", "root"),
+}
+"""By what is special there: lines of slurm.conf that go, those that come, and whose the jobs are."""
+PAGES = ("", "queue", "queue/changes", "people", "health", "queue.json", "people.json", "health.json", "metrics")
+OBSERVE = f"{SETUP} --mode observe --yes"
+
+
+@pytest.fixture(params=SITES)
+def first(request: pytest.FixtureRequest, cluster: Site) -> Iterator[tuple[str, list[str]]]:
+    """lucidd comes to a cluster with jobs: whose they are, and those that wait: two for the one node of vc-b, one for
+    both of vc-a."""
+    goes, comes, user = SITES[request.param]
+    box = cluster.box
+    with configured(cluster, goes, comes):
+        one = [box.sbatch("-p", "vc-b", "--gres=gpu:4", script="sleep 600", user=user) for _ in range(3)]
+        two = [box.sbatch("-p", "vc-a", *words, script="sleep 600", user=user) for words in (
+            ["--gres=gpu:2"], ["-N2", "--gres=gpu:4", "-t", "60"])]  # fmt: skip
+        box.wait("two run", lambda: [box.state(job) for job in (one[0], two[0])] == ["RUNNING"] * 2)
+        try:
+            cluster.type(OBSERVE)
+            yield user, [*one[1:], two[1]]
+        finally:
+            cluster.clear()
+            cluster.undo()
+
+
+def test_every_command_and_page_answers_and_says_what_is(cluster: Site, first: tuple[str, list[str]]) -> None:
+    site, (user, waiting) = cluster, first
+    site.box.wait("the queue", lambda: len(site.json("queue")["queue"]) == len(waiting))
+    site.box.wait("what is published", lambda: waiting[0] in site.ctl("queue", user=user))
+    one = waiting[0]
+    everyday = ["queue", f"explain {one}", f"why-not {one} --gpus 2", "when --gpus 4 --time 10", "doctor"]
+    for who, lines in {user: everyday, "root": [*everyday, "status", "efficiency", "history"]}.items():
+        said = {line: site.ctl(*line.split(), user=who) for line in lines}
+        assert not [line for line, words in said.items() if not words or re.search("Traceback|Error:", words)], said
+        assert " bad " not in said["doctor"], said["doctor"]
+        assert all(job in said["queue"] for job in waiting)
+        assert "MiB of host memory" not in said["queue"], "GPUs are what they wait for"
+        assert "Lucid only observes" in said["queue"]
+        assert "needs 4 GPUs, 0 free" in said[f"explain {one}"]
+        assert "asked not to share" not in said[f"why-not {one} --gpus 2"], "nobody asked that"
+    with site.pages() as pages:
+        for path in (*PAGES, f"job/{one}", f"job/{one}.json"):
+            assert "Traceback" not in pages.get(path), path
+        assert [row["job"] for row in json.loads(pages.get("queue.json"))["queue"]] == [waiting[2], *waiting[:2]]
+        assert not pages.asked.exists(), "Slurm was asked"
+
+
+def test_without_slurmdbd_private_jobs_are_not_looked_after_in_silence(cluster: Site) -> None:
+    with configured(cluster, ACCOUNTING, ""):
+        try:
+            cluster.type(OBSERVE)
+            conf = cluster.box.root / "etc/slurm/slurm.conf"
+            conf.write_text(conf.read_text() + "PrivateData=jobs\n")
+            cluster.type("systemctl restart slurmctld")
+            assert "lucidd sees none" in cluster.ctl("doctor")
+            assert "take jobs out of PrivateData" in cluster.ctl(*OBSERVE.split()[1:])
+        finally:
+            cluster.undo()

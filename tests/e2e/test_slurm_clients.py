@@ -7,22 +7,18 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import cast
 
 import pytest
 from box import Box
-from pyslurm_box import PyslurmProcess, no_pyslurm
+from breakage import Breakage
+from pyslurm_box import HERE, LIBRARY, PyslurmProcess, no_pyslurm
 
 from builders import at
-from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
 from lucid.slurm.client import Breaker, Changes
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.job import SlurmJob
-from testbed import daemons, host
-from testbed.settings import layout_from
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def commands(box: Box, breaker: Breaker) -> CommandClient:
@@ -115,12 +111,6 @@ def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: CommandCli
     assert (job.placement, job.hosts_used) == (at("n2:1,3"), (("n2", 6, 2000),))
 
 
-def test_a_field_that_is_cleared_is_empty(client: CommandClient, box: Box) -> None:
-    number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
-    client.update(number, Changes(req_nodes=""))
-    assert see(client, number).request.req_nodes == ""
-
-
 def test_a_pending_job_is_held_and_released(client: CommandClient, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "--begin=now+1hour", script="sleep 2")
     client.hold(number)
@@ -190,14 +180,13 @@ def test_what_the_doctor_asks_is_answered(client: CommandClient, box: Box) -> No
 
 @pytest.mark.slow
 def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box) -> None:
-    layout = layout_from({"LUCID_TESTBED_NAME": "pytest", **os.environ})
+    broken = Breakage(box)
     clients = [make(box, kind) for kind in ("commands", *(() if no_pyslurm(box) else ("pyslurm",)))]
     number = box.sbatch("--gres=gpu:1", "-H")
     for client in clients:
         client.jobs()
-    (pid,) = [pid for pid, name in host.processes_in(layout.root).items() if name == "slurmctld"]
-    os.kill(pid, signal.SIGTERM)
-    box.wait("its end", lambda: "slurmctld" not in host.processes_in(layout.root).values())
+    os.kill(broken.pids("slurmctld")[0], signal.SIGTERM)
+    box.wait("its end", lambda: not broken.pids("slurmctld"))
     try:
         for client in clients:
             began_s = time.monotonic()
@@ -207,7 +196,7 @@ def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box) -> None:
             with pytest.raises(ClusterUnavailable):
                 client.release(number)
     finally:
-        daemons.start_slurmctld(layout)
+        broken.start_slurmctld()
     for client in clients:
         client.jobs()
         if isinstance(client, PyslurmProcess):
@@ -219,3 +208,41 @@ def test_shares_are_told_by_account_and_user(client: CommandClient, box: Box) ->
     assert {("research", "alice"), ("research", "bob"), ("teaching", "carol")} <= found.keys()
     assert all(0.0 <= factor <= 1.0 for factor in found.values())
     assert found == commands(box, Breaker(time.monotonic)).fair_shares()
+
+
+def test_a_pyslurm_that_tells_too_little_is_refused(box: Box) -> None:
+    if not (box.root / LIBRARY.lstrip("/") / "pyslurm").is_dir():
+        pytest.skip("no pyslurm in this testbed: LUCID_TESTBED_PYSLURM (docs/testbed.md)")
+    client = PyslurmProcess(box)
+    try:
+        if box.release < (25, 11):
+            with pytest.raises(ConfigError, match=r"pyslurm 2[0-9.]+ does not tell .* use 25\.11\.2 or later"):
+                client.jobs()
+        else:
+            assert client.jobs() == []
+    finally:
+        client.close()
+
+
+def test_lucidd_orders_a_queue_over_pyslurm(box: Box) -> None:
+    """One cycle of a lucidd inside the testbed, whose commands run without a prefix."""
+    if why := no_pyslurm(box):
+        pytest.skip(why)
+    box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 60")
+    small = box.sbatch("--gres=gpu:1", "-p", "vc-b")
+    large = box.sbatch("--gpus=4", "-p", "vc-b")
+    before = {number: box.job(number)["priority"]["number"] for number in (small, large)}
+    PyslurmProcess(box).close()  # which puts Lucid there
+    folder = box.root / "tmp/by-pyslurm"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    (folder / "lucid.toml").write_text(
+        '[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "/tmp/by-pyslurm"\n'
+        'heartbeat = "/tmp/by-pyslurm/heartbeat"\n[daemon.partitions]\nvc-b = "order"\n'
+    )
+    done = box.run(
+        "env", f"PYTHONPATH={HERE}:{LIBRARY}", "python3", "-m", "lucid.daemon", "--once", "--config",
+        "/tmp/by-pyslurm/lucid.toml", user="lucid",
+    )  # fmt: skip
+    gained = {number: box.job(number)["priority"]["number"] - before[number] for number in (small, large)}
+    assert gained[small] >= gained[large] > 100, done.stderr

@@ -19,9 +19,9 @@ from urllib.error import HTTPError
 
 import pytest
 from box import Box
-from plain_slurm import slurms_own
 from readme_script import REPO, Reader, lines_of, named_in
 from story_box import GATE, OWN, PACK, Site, fill, gated
+from testbeds import slurms_own
 
 from json_schemas import trouble_with
 from typed import bare

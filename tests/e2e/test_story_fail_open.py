@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from box import HOSTILE_NAMES, Box
-from sealing import seal
+from daemon_box import seal
 from story_box import Site
 
 pytestmark = pytest.mark.story

@@ -6,9 +6,8 @@ import json
 import re
 
 import pytest
-from lucid_tree import REPO
-from plain_slurm import slurms_own, typed
 from story_box import Site
+from testbeds import REPO, slurms_own, typed
 
 pytestmark = pytest.mark.story
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from own_testbed import own_testbed
 from test_install_guide import Block, blocks
+from testbeds import own_testbed
 
 from testbed.settings import Layout
 

@@ -18,10 +18,9 @@ import pytest
 from box import Box
 from breakage import ran_once
 from elastic_box import REPORTS, Elastics, in_between
-from own_testbed import own_testbed
-from plain_slurm import give_network, make_plain
 from story_box import GATE
 from test_packages import REPO, SUITE, Host, Packages, packages  # noqa: F401 - a fixture
+from testbeds import give_network, make_plain, own_testbed
 
 from testbed import cli
 

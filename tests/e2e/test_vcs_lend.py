@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from box import OVER, Box
+from box import Box
 from daemon_box import Lucidd
 from test_fail_open import release
 
@@ -119,74 +119,6 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         one.close()
 
 
-def test_a_job_that_stays_is_listed_in_its_partition_through_its_life_and_its_twin_is_moved(
-    overflow: Box, tmp_path: Path
-) -> None:
-    """With lending and a profiling partition. What lists ``squeue -p vc-a`` (Nextflow) takes a twin for lost."""
-    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
-    own = box.root / "tmp" / "lending-stays"
-    one.start()
-    try:
-        full = [waits_for(box, "vc-a", 4, own) for _ in range(2)]
-        box.wait("vc-a is full", lambda: runs(box, *full))
-
-        def submitted(gpus: int, words: str) -> str:
-            return box.sbatch("-p", "vc-a", f"--gres=gpu:{gpus}", f"--comment={words}", script="sleep 15")
-
-        stay = [submitted(3, "lucid:exclusive lucid:stay"), submitted(2, "run=7,lucid:stay")]
-        twins = [submitted(3, "lucid:exclusive")]
-        box.wait("its twin borrows", lambda: runs(box, *twins))
-        twins.append(submitted(2, "run=7"))
-        box.wait("what may share finds room on a profiling node", lambda: runs(box, *twins), 10)
-        assert [where(box, number)[0] for number in twins] == ["overflow", "prof"]
-        assert [box.state(number) for number in stay] == ["PENDING"] * 2, "they came first, and wait for vc-a's nodes"
-        assert listed(box) >= {*stay, *full}
-        assert not listed(box) & {*twins}
-        for number in stay:
-            assert "stays: in partition vc-a, by its own word (lucid:stay)" in one.ctl("explain", number)
-        assert "(asked: -p vc-a)" in one.ctl("explain", stay[0])
-        own.unlink()
-        missed, alive = set[str](), {*stay}
-        while alive:
-            seen, there = listed(box), {number for number in stay if box.state(number) not in OVER}
-            missed |= there - seen - (alive - there)
-            alive = there
-            time.sleep(0.3)
-        assert not missed, "squeue -p vc-a"
-        assert [(where(box, number)[0], box.state(number)) for number in stay] == [("vc-a", "COMPLETED")] * 2
-        assert "stays: in partition vc-a" in one.ctl("explain", stay[0])
-    finally:
-        own.unlink(missing_ok=True)
-        one.close()
-
-
-def listed(box: Box) -> set[str]:
-    """What a program sees that asks for a partition."""
-    return {*box.run("squeue", "--noheader", "-p", "vc-a", "-o", "%i").stdout.split()}
-
-
-def test_a_large_job_borrows_nodes_of_its_own_vc_and_of_another(overflow: Box, tmp_path: Path) -> None:
-    """VC vc-a has room for it only when its small job has ended."""
-    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
-    own = box.root / "tmp" / "lending-large"
-    one.start()
-    try:
-        mine = waits_for(box, "vc-a", 4, own)
-        box.wait("the small job runs", lambda: runs(box, mine))
-        large = box.sbatch("-p", "vc-a", "-N2", "--gres=gpu:4", ALONE, "-J", "large", script="sleep 5")
-        small = sleeps(box, "vc-a", 4, 1, "small")
-        box.wait("the large job borrows", lambda: runs(box, large))
-        assert where(box, large)[0] == "overflow"
-        assert "borrows 4 GPUs of VC vc-b until it ends" in one.ctl("explain", large)
-        assert runs(box, mine), "the small job is not stopped for it"
-        box.wait_ended(large, small)
-        assert box.job(large)["restart_cnt"] == 0
-        assert where(box, small)[0] == "vc-a", "its quota has room again"
-    finally:
-        own.unlink(missing_ok=True)
-        one.close()
-
-
 def test_slurms_quotas_hold_for_all_but_who_borrows(common: Box, tmp_path: Path) -> None:
     """VCs over common nodes: a job starts in its own partition within the quota, in the pool's beyond it."""
     box, one = common, lends(common, tmp_path / "lucidd", 4, 8)
@@ -208,31 +140,6 @@ def test_slurms_quotas_hold_for_all_but_who_borrows(common: Box, tmp_path: Path)
             action["verb"] for number in (first, second, third, fourth) for action in one.story(number)["actions"]
         ]
         assert verbs == ["start"] * 4, "Slurm took each as it was asked"
-    finally:
-        one.close()
-
-
-def test_without_lending_each_vc_keeps_to_itself_and_a_borrower_of_before_is_still_its_vcs(
-    overflow: Box, tmp_path: Path
-) -> None:
-    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
-    one.start()
-    try:
-        mine = [sleeps(box, "vc-a", 4, 25) for _ in range(2)]
-        box.wait("vc-a is full", lambda: runs(box, *mine))
-        borrower = sleeps(box, "vc-a", 3, 25)
-        box.wait("it borrows", lambda: runs(box, borrower))
-        one.kill()
-        allow(one, "off")
-        one.start()
-        small = sleeps(box, "vc-b", 1, 1)
-        waits = sleeps(box, "vc-a", 1, 1)
-        box.wait_ended(small)
-        assert where(box, small) == ("vc-b", "n3"), "beside the borrower, on the GPU that is left"
-        assert not runs(box, waits)
-        assert "overflow" not in one.json("status")["partitions"]
-        box.wait_ended(borrower, waits, *mine)
-        assert (where(box, waits)[0], box.state(borrower)) == ("vc-a", "COMPLETED")
     finally:
         one.close()
 
@@ -281,32 +188,3 @@ def test_quotas_of_accounts_are_gone_beyond_by_the_qos_of_the_pools_partition(ov
     finally:
         one.close()
         box.run("sacctmgr", "-i", "modify", "account", "research", "set", "GrpTRES=gres/gpu=-1,gres/shard=-1")
-
-
-def test_doctor_finds_each_limit_that_is_missing_or_wrong(common: Box, tmp_path: Path) -> None:
-    box, one = common, lends(common, tmp_path / "lucidd", 4, 8)
-
-    def told() -> list[str]:
-        found = one.json("doctor")["findings"]
-        words = ("quota", "overflow", "GrpTRES", "AccountingStorageEnforce", "daemon.pool")
-        return [f["what"] for f in found if f["level"] != "ok" and any(word in f["what"] for word in words)]
-
-    assert told() == []
-    typed = one.ctl("slurm", "lending")
-    assert "sacctmgr -i add qos vc-a-quota set GrpTRES=gres/gpu=4,gres/shard=8" in typed
-    assert "PartitionName=overflow Nodes=n1,n2,n3 MaxTime=UNLIMITED State=UP" in typed
-    quota(box, "vc-a-quota", 3)
-    assert "QOS vc-a-quota of partition 'vc-a' has GrpTRES gres/gpu=3, gres/shard=6" in "\n".join(told())
-    quota(box, "vc-a-quota", 4)
-    box.run("scontrol", "update", "PartitionName=vc-a", "QOS=")
-    assert "Slurm keeps 'vc-a' to no quota" in "\n".join(told())
-    box.run("scontrol", "update", "PartitionName=vc-a", "QOS=vc-a-quota")
-    box.run("scontrol", "update", "PartitionName=overflow", "QOS=vc-a-quota")
-    assert "partition 'overflow' has the QOS of a VC (vc-a-quota)" in "\n".join(told())
-    box.run("scontrol", "update", "PartitionName=overflow", "QOS=", "MaxTime=10")
-    assert "'overflow', to which Lucid moves jobs, has MaxTime 10 min" in "\n".join(told())
-    box.run("scontrol", "update", "PartitionName=overflow", "Nodes=n[1-2]", "MaxTime=UNLIMITED")
-    assert "partition 'overflow' lacks n3" in "\n".join(told())
-    box.run("scontrol", "delete", "PartitionName=overflow")
-    assert "partition 'overflow' (daemon.pool.partition) does not exist" in "\n".join(told())
-    one.close()

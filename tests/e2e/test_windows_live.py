@@ -89,19 +89,6 @@ def test_after_a_window_the_queue_is_lucids_as_before(box: Box, lucidd: Lucidd) 
     assert {tuple(verbs(lucidd, job)) for job in jobs} == {("start",)}, "each was told to start once, and started"
 
 
-def test_a_window_made_while_jobs_wait_is_seen_before_anything_starts(box: Box, lucidd: Lucidd) -> None:
-    blockers = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 25") for _ in range(3)]
-    box.wait("they run, one on the profiling node", lambda: len(started_s(box, blockers)) == 3)
-    jobs = [box.sbatch(*HOUR, script="sleep 1") for _ in range(8)]
-    planned(box, lucidd, jobs[-1])
-    time.sleep(6)
-    with window(box, "now+30minutes", 10):
-        box.wait_ended(*blockers)
-        time.sleep(10)
-        assert verbs(lucidd, *jobs) == []
-    box.wait_ended(*jobs, limit_s=120)
-
-
 def test_a_job_with_a_least_time_starts_before_a_window_with_less_as_under_plain_slurm(
     box: Box, lucidd: Lucidd
 ) -> None:
@@ -132,25 +119,6 @@ def test_a_users_reservation_is_that_users_and_magnetic_ones_draw_jobs(box: Box,
         box.wait_ended(drawn, limit_s=120)
         assert "let go" in verbs(lucidd, drawn)
         assert box.job(drawn)["nodes"] == "n1"
-
-
-def test_a_partition_that_is_down_holds_its_jobs_and_tries_none(box: Box, lucidd: Lucidd) -> None:
-    for state in ("DOWN", "INACTIVE"):
-        first = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 8")
-        box.wait("it runs", lambda first=first: box.state(first) == "RUNNING")  # type: ignore[misc]
-        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "1", script="sleep 1") for _ in range(4)]
-        box.run("scontrol", "update", "PartitionName=vc-a", f"State={state}")
-        try:
-            box.wait_ended(first)
-            time.sleep(15)
-            tried = sum(verbs(lucidd, job).count("take back") for job in jobs)
-            assert tried <= 3, "those that were on their way"
-            assert not any("let go" in verbs(lucidd, job) for job in jobs)
-            waiting = [job for job in jobs if box.state(job) == "PENDING"]
-            assert f"partition vc-a is {state}" in lucidd.ctl("explain", waiting[-1])
-        finally:
-            box.run("scontrol", "update", "PartitionName=vc-a", "State=UP")
-        box.wait_ended(*jobs, limit_s=60)
 
 
 @pytest.fixture

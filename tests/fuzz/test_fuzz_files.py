@@ -131,7 +131,6 @@ def store(tmp_path: Path) -> SqliteStore:
 
     made = SqliteStore(tmp_path / "lucid.db")
     lease = made.take_lease("x", 0.0, 1e9)
-    assert lease is not None
     for job in ("7", "900001"):
         made.put_notes([JobNote(**{**to_json(NOTE), "job_id": job})], lease.token)
         made.put_profile(ProfileRow(job, "ada", "x", 1, PROFILE, 5.0), job, lease.token)

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 
 from examples import tried
-from hostile_rules import BOUND_S, judge
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import (
     Action,
@@ -30,6 +29,7 @@ from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.safety.check import SafetyCheck
+from safety_rules import judge
 from scenes.hostile import LIES
 from scenes.plans import ANYTHING, guess, settings
 
@@ -180,7 +180,7 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
         },
         profiling={"restarts": rng.choice(["never", "asked", "allowed"])},
         lending={"mode": rng.choice(["off", "quota", "borrow", "borrow"])},
-        fairness={"beyond_plain_s": BOUND_S},
+        fairness={"beyond_plain_s": 400.0},
     )
     return seen, rules, made
 

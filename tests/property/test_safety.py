@@ -277,7 +277,7 @@ def test_the_random_scenes_reach_what_they_are_for() -> None:
     assert sum(any(not node.available for node in nodes) for nodes in machines) > 5
     assert sum(any(node.cpus for node in nodes) for nodes in machines) > 5
     played = [play(scene, "lucid", False) for scene in scenes[:REACH]]
-    assert sum(watcher.packed for watcher, _ in played) > 8
+    assert sum(watcher.tally["beside"] for watcher, _ in played) > 8
     assert sum(len(one.placement) > 1 for _, outcomes in played for one in outcomes.values()) > 2
 
 
@@ -285,9 +285,8 @@ def test_the_random_scenes_start_jobs_once() -> None:
     found = {}
     for rule in ("restarts on request", "no restarts, all overflow"):
         watchers = [play(some_scene(random.Random(seed), 30), f"lucid, {rule}", False)[0] for seed in range(REACH)]
-        found[rule] = [
-            sum(getattr(w, what) for w in watchers) for what in ("lent", "in_slots", "packed", "restarted")
-        ]
+        kinds = ("lent", "unmeasured in slots", "beside", "restarts")
+        found[rule] = [sum(w.tally[what] for w in watchers) for what in kinds]
     lent, in_slots, packed, restarted = found["restarts on request"]
     assert min(lent, in_slots, restarted) > 4
     assert packed > 0
@@ -297,8 +296,8 @@ def test_the_random_scenes_start_jobs_once() -> None:
 
 def test_the_random_scenes_form_groups() -> None:
     watchers = [play(some_scene(random.Random(seed), 30), "muri-l", False)[0] for seed in range(REACH)]
-    assert max(watcher.grouped for watcher in watchers) == 4
-    assert sum(watcher.regrouped for watcher in watchers) > 50
+    assert max(watcher.tally["largest group"] for watcher in watchers) == 4
+    assert sum(watcher.tally["Regroup"] for watcher in watchers) > 50
 
 
 @pytest.mark.nightly

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from filled_site import filled_site
+from lucid.daemon.reporting.metrics import METRICS
 from lucid.daemon.reporting.waste_inputs import MetricsSource
 from prometheus_box import FOLDER, ROOT, Exporter, Prometheus, make, plain
 
@@ -25,7 +24,7 @@ QUERIES = [
     for number, (expr, _) in enumerate(panel.queries)
 ]
 VALUES = [pytest.param(alert.value, alert.empty, id=alert.name) for alert in make.ALERTS]
-KINDS = {"gauge": "gauge", "counter": "counter", "_times": "histogram"}
+KINDS = {"_total": "counter", "_duration_seconds": "histogram"}
 EMPTY_HERE = {
     "LucidForecastsMiss": "fewer than fifty starts have been judged",
     "LucidModelUnusable": "no models",
@@ -59,19 +58,12 @@ def test_every_alert_has_a_runbook() -> None:
 
 
 def metric_rows() -> list[str]:
-    """A row of docs/metrics.md for each call of ``gauge``, ``counter`` and ``_times``, in the order of the code."""
+    """A row of docs/metrics.md for each metric, in the order of the table."""
     rows: list[str] = []
-    for path in sorted((ROOT / "lucid/daemon/reporting").glob("*.py")):
-        names = vars(import_module(f"lucid.daemon.reporting.{path.stem}"))
-        found = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        for call in sorted(found, key=lambda call: call.lineno):
-            kind = call.func.id if isinstance(call.func, ast.Name) else ""
-            if kind in KINDS and isinstance(call.args[0], ast.Constant):
-                name, words = (eval(compile(ast.Expression(arg), "", "eval"), names) for arg in call.args[:2])
-                labels = re.findall(r"'(\w+)'", ast.unparse(call.args[3])) if len(call.args) > 3 else []
-                total = "_total" if kind == "counter" else ""
-                shown = ", ".join(f"`{one}`" for one in labels)
-                rows.append(f"| `{name}{total}` | {KINDS[kind]} | {shown} | {words} |")
+    for metric, words in METRICS.items():
+        name, _, labels = metric.rstrip("}").partition("{")
+        kind = next((kind for end, kind in KINDS.items() if name.endswith(end)), "gauge")
+        rows.append(f"| `{name}` | {kind} | {', '.join(f'`{one}`' for one in labels.split(',') if one)} | {words} |")
     return rows
 
 

@@ -220,7 +220,7 @@ def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CODE = """
-import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.tune
+import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.proposal
 import lucid.setup.doctor_state
 from lucid.cli.main import lucidctl, main
 trace, *policies = sys.argv[1:]

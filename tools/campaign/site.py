@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from box import Box
-from mps_box import install_mps
+from testbeds import install_mps
 
 from campaign.stream import FOLDER
 from testbed import cli, controllers, daemons, host

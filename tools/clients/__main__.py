@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("tools", "tests", "tests/e2e", "slurm"))]
 
 from box import OVER, Box  # noqa: E402
-from python_box import MountedPython, python_in  # noqa: E402
+from testbeds import MountedPython, python_in  # noqa: E402
 
 from sbatch_fuzz.site import knowing, up  # noqa: E402
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lucid_tree import grown
+from testbeds import grown
 
 from testbed.settings import Layout, TestbedError
 

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from box import Box
+from breakage import Warden
 from daemon_box import Lucidd
-from plain_slurm import PATH
-from warden import Warden
+from testbeds import PATH
 
 from slurm_suite.choice import GPU, Test, result_of, why_of
 from slurm_suite.difference import Result

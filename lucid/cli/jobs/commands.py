@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lucid.cli.options import config_option, job_number
+from lucid.cli.options import PATH, config_option, job_number
 
 
 def _one_thread() -> None:
@@ -45,7 +45,7 @@ def queue(config: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
+@click.option("--run", "run_dir", type=PATH, help="Folder of simulate; without: lucidd's.")
 @click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
 @click.option("--long", is_flag=True, help="The whole story, also where it is longer than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
@@ -124,7 +124,7 @@ def why_not(job_id: str, **asked: Any) -> None:
     say, else with fewer GPUs, sharing, both, a time limit that ends before nodes close, and in the other VCs.
     """
     _one_thread()
-    from lucid.cli.jobs.why_not import tell_why_not
+    from lucid.cli.jobs.when import tell_why_not
 
     tell_why_not(job_number(job_id), **asked)
 

@@ -1,8 +1,10 @@
-"""``lucidctl when``: when a job would start if it were submitted now."""
+"""``lucidctl when`` and ``why-not``: when a job would start that were submitted now, and what would start a waiting
+one sooner, found by planning again as lucidd does."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -17,10 +19,13 @@ from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
 from lucid.daemon.reporting.replan import LastPlan, last_plan
-from lucid.daemon.reporting.starts import expected_start
+from lucid.daemon.reporting.starts import STARTS, expected_start, starts_from_view
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.explain.formatting import ago, duration
+from lucid.explain.live_story import check_waits_for_lucid
 from lucid.explain.queue_rows import guess_words, observed_words, start_words
+from lucid.explain.reasons import decision_line, short_words
+from lucid.explain.what_if import Changes, WhyNot, asked_again
 from lucid.orchestrator.forecast.plan_ahead import SETTLE_S, forecast
 
 _ID = "when"
@@ -111,3 +116,28 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         "estimate_by": said.duration_source,
         "words": "as things are, it cannot start" if words == "-" else f"would start {words}",
     }
+
+
+def tell_why_not(
+    job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
+) -> None:
+    """Carry out ``lucidctl why-not``."""
+    settings = live_settings(config)
+    limit_s = None if limit is None else seconds_of(limit)
+    store = seen_store(settings)
+    check_waits_for_lucid(store, job_id)
+    last = last_plan(store)
+    starts = starts_from_view(store.view(STARTS), last.snapshot, last.plan)
+    found = asked_again(last, settings, config, job_id, Changes(gpus, share, vc, limit_s), starts)
+    answer(found.to_dict(), as_json, _words(job_id, found))
+
+
+def _words(job_id: str, found: WhyNot) -> Iterator[str | tuple[str, bool]]:
+    yield f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}"
+    yield f"what would help: {found.helps}"
+    yield f"starts: {found.starts[1]}"
+    (as_it_is, row), *tried = found.rows.items()
+    yield f"{as_it_is}: {'not decided' if row is None else decision_line(row)}"
+    for words, row in tried:
+        holds = row is None or row.verb == "hold"
+        yield f"{words}: {'waits: ' if holds else ''}{short_words(row)}", holds

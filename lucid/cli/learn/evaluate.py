@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import answer, progress, say, table
+from lucid.cli.options import PATH
 from lucid.errors import ModelError
 
 # The models' evaluation loads sklearn and interpret, which take seconds: each kind imports its own.
@@ -37,7 +38,7 @@ class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command()
 @click.argument("kind", type=click.Choice(("duration", "throughput", "packing")))
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--test-from",
     type=_From(),

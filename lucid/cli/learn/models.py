@@ -11,7 +11,7 @@ import click
 
 from lucid.cli.console import answer, progress, say, table
 from lucid.cli.learn.evaluate import evaluate
-from lucid.cli.options import Group
+from lucid.cli.options import PATH, Group
 from lucid.config.load import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
 from lucid.models.library import Library
@@ -25,11 +25,11 @@ _LIBRARY = "lucid-models"
 _library = click.option(
     "--library",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     envvar="LUCID_MODELS",
     help=f"Folder of the versions. Default: LUCID_MODELS, else what --config says (lucidd's), else ./{_LIBRARY}.",
 )
-_config = click.option("--config", type=click.Path(path_type=Path), help="TOML settings; section [models].")
+_config = click.option("--config", type=PATH, help="TOML settings; section [models].")
 _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 
 
@@ -45,14 +45,12 @@ models.add_command(evaluate)
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option(
     "--jobs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Log of finished jobs, or a trace: trains duration (and throughput, if asked).",
 )
-@click.option("--profiles", type=click.Path(path_type=Path), help="CSV of configurations measured alone.")
-@click.option(
-    "--pairs", type=click.Path(path_type=Path), help="CSV of pairs; with --profiles trains share and pairs."
-)
-@click.option("--bins", type=click.Path(path_type=Path), help="CSV of submissions per bin: trains throughput.")
+@click.option("--profiles", type=PATH, help="CSV of configurations measured alone.")
+@click.option("--pairs", type=PATH, help="CSV of pairs; with --profiles trains share and pairs.")
+@click.option("--bins", type=PATH, help="CSV of submissions per bin: trains throughput.")
 @click.option(
     "--synthetic",
     is_flag=True,
@@ -64,26 +62,23 @@ models.add_command(evaluate)
 @_json
 def train(
     kinds: tuple[str, ...],
-    jobs: Path | None,
-    profiles: Path | None,
-    pairs: Path | None,
-    bins: Path | None,
     synthetic: bool,
     due: bool,
     folder: Path | None,
     config: Path | None,
     as_json: bool,
+    **given: Path | None,
 ) -> None:
     """Train each KIND and promote the new version if it is not worse on later data.
 
     KIND is duration, share, pairs or throughput. Default: every kind for which there is data."""
     if synthetic:
-        if profiles is not None or pairs is not None:
+        if given["profiles"] is not None or given["pairs"] is not None:
             raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")
         from lucid.models.packing.measured import shipped  # arrays, which only training needs
 
-        profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
-    keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
+        given |= {"profiles": shipped("profiles.csv"), "pairs": shipped("pairs.csv")}
+    keeper = _keeper(folder, config, given)
     wanted = kinds or (keeper.kinds if due else keeper.asked_for)
     if not wanted:
         raise ConfigError("nothing to train from; give --jobs, --profiles with --pairs, or --bins, or a --config")
@@ -104,24 +99,16 @@ def train(
 
 
 @models.command()
-@click.option("--jobs", type=click.Path(path_type=Path))
-@click.option("--profiles", type=click.Path(path_type=Path))
-@click.option("--pairs", type=click.Path(path_type=Path))
-@click.option("--bins", type=click.Path(path_type=Path))
+@click.option("--jobs", type=PATH)
+@click.option("--profiles", type=PATH)
+@click.option("--pairs", type=PATH)
+@click.option("--bins", type=PATH)
 @_library
 @_config
 @_json
-def status(
-    jobs: Path | None,
-    profiles: Path | None,
-    pairs: Path | None,
-    bins: Path | None,
-    folder: Path | None,
-    config: Path | None,
-    as_json: bool,
-) -> None:
+def status(folder: Path | None, config: Path | None, as_json: bool, **given: Path | None) -> None:
     """Show the drift of the models in service, and what 'train --due' would train now. Trains nothing."""
-    keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
+    keeper = _keeper(folder, config, given)
     with progress("measuring drift") as report:
         report(0, 1)
         found = keeper.status(datetime.now(UTC))
@@ -168,7 +155,7 @@ def _version_cells(row: dict[str, Any]) -> list[str]:
 @models.command()
 @click.argument("name")
 @click.option("--version", "number", type=click.IntRange(min=1), help="Default: the one in service.")
-@click.option("--plots", type=click.Path(path_type=Path), help="Folder for the model as one HTML page.")
+@click.option("--plots", type=PATH, help="Folder for the model as one HTML page.")
 @_library
 @_config
 @_json

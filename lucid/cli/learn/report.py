@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lucid.cli.console import Table, answer, many_bars, table
 from lucid.cli.learn.tune import scenario_of_store
+from lucid.cli.options import PATH
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import run_summary
 from lucid.errors import ConfigError, LucidError, TraceError
@@ -37,9 +38,8 @@ from lucid.simulator.metrics import (
     loss_text,
     run_metrics,
 )
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import ReplayOptions, Scenario
 from lucid.simulator.traces.record import TraceJob
 
 Floats = NDArray[np.float64]
@@ -227,11 +227,11 @@ _MOST_USERS = 10
 @click.command()
 @click.option("--week", is_flag=True, help="The past week: the same as --days 7, which is what you get anyway.")
 @click.option("--days", "last_days", type=click.FloatRange(min=0, min_open=True), help="So many days instead.")
-@click.option("--jobs", "log", type=click.Path(path_type=Path), help="Log of the past: sacct lines, or any trace.")
+@click.option("--jobs", "log", type=PATH, help="Log of the past: sacct lines, or any trace.")
 @click.option("--history", is_flag=True, help="The jobs that ended under lucidd, from its store, on its nodes.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Another policy beside them; repeat.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a self-contained page.")
+@click.option("--html", type=PATH, help="Also write a self-contained page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 def report(

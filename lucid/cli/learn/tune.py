@@ -13,19 +13,17 @@ import click
 
 from lucid.cli.console import Table, answer, progress, say, table
 from lucid.cli.jobs.queue import live_settings, live_store
-from lucid.cli.options import DEFAULT_CONFIG, Group
+from lucid.cli.options import DEFAULT_CONFIG, PATH, Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
-from lucid.simulator.replay_options import ReplayOptions
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import ReplayOptions, Scenario
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
-from lucid.tuner.search import Journal
-from lucid.tuner.space import choose
-from lucid.tuner.tune import tune as run_tuning
+from lucid.tuner.proposal import tune as run_tuning
+from lucid.tuner.search import Journal, choose
 
 
 def scenario_of_store(days: float, asked: ReplayOptions) -> tuple[Scenario, list[str]]:
@@ -83,9 +81,7 @@ def tune() -> None:
 @click.option("--only", multiple=True, metavar="KEY", help="Setting (or table of settings) to search; repeat.")
 @click.option("--trials", type=click.IntRange(min=2), default=60, show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes. Default: all cores.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder for the journal and the proposal."
-)
+@click.option("--out", required=True, type=PATH, help="Folder for the journal and the proposal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 def search(
@@ -162,7 +158,7 @@ def _words(proposal: Proposal, out: Path) -> Iterator[str | Table]:
 
 
 @tune.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(folder: Path, as_json: bool) -> None:
     """Show the proposal in FOLDER."""
@@ -171,8 +167,8 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 @tune.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--config", required=True, type=click.Path(path_type=Path), help="The configuration to change.")
+@click.argument("folder", type=PATH)
+@click.option("--config", required=True, type=PATH, help="The configuration to change.")
 @click.option("--even-so", is_flag=True, help="Apply a proposal whose gain did not survive on later data.")
 def apply(folder: Path, config: Path, even_so: bool) -> None:
     """Write the proposal in FOLDER into a configuration. The old file is kept beside it."""
@@ -184,7 +180,7 @@ def apply(folder: Path, config: Path, even_so: bool) -> None:
 
 
 @tune.command(name="rollback")
-@click.option("--config", required=True, type=click.Path(path_type=Path), help="The configuration to restore.")
+@click.option("--config", required=True, type=PATH, help="The configuration to restore.")
 def roll_back(config: Path) -> None:
     """Restore the configuration as it was before the last apply."""
     say(f"{config}: restored from {rollback(config)}")

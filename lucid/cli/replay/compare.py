@@ -9,27 +9,27 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, answer, many_bars, table
-from lucid.cli.replay.options import Sectioned, scene_options
-from lucid.cli.replay.replay_options import cluster_options, read_scenario
+from lucid.cli.options import PATH
+from lucid.cli.replay.replay_options import Sectioned, cluster_options, read_scenario, scene_options
 from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run, written
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.metrics import times_baseline
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.summary import never_ran
+from lucid.simulator.scenario import ReplayOptions
 
 
 @click.command(cls=Sectioned)
-@click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
+@click.argument("trace_file", metavar="TRACE", type=PATH)
 @cluster_options
 @scene_options
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only this one; repeat for more.")
 @promise_option
 @click.option("--ablations", is_flag=True, help="Also policies with a part of them taken out.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, summary.json, per-job CSV.")
+@click.option("--out", type=PATH, help="Folder for report.html, summary.json, per-job CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of a table.")
 def compare(
     trace_file: Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lucid.cli.console import answer, progress, stdout_console
+from lucid.cli.options import PATH
 from lucid.cli.replay.simulate import compare, tables, write_run
 from lucid.explain.replayed_story import run_story
 from lucid.simulator.engine import Run
@@ -22,7 +23,7 @@ _POLICIES = ("backfill", "fifo", "tiresias", "srtf", "lucid")
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True)
+@click.option("--out", type=PATH, default=Path("out/demo"), show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 def demo(out: Path, seed: int) -> None:
     """Simulate a SYNTHETIC month of a small cluster.

@@ -1,4 +1,5 @@
-"""Options that name the trace, cluster and settings of a replay, read into a ``Scenario``."""
+"""Options that name the trace, cluster and settings of a replay, read into a ``Scenario``; the sections of the
+help."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from lucid.cli.console import progress
+from lucid.cli.options import PATH
 from lucid.config.load import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.kinds import Served
@@ -22,21 +24,90 @@ from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.replay_options import ReplayOptions
-from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
+from lucid.simulator.scenario import PREDICTORS, ReplayOptions, Scenario, Throughput
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.traces.window import days_of, pooled
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_WINDOW = (
+    click.option(
+        "--from",
+        "begin",
+        metavar="DATE|DAY",
+        help="Only jobs that arrive from then on: a date (2020-09-05T18:00), or a day counted from the first "
+        "submission. Jobs that arrived before are left out, also those that would still run.",
+    ),
+    click.option(
+        "--days", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Only jobs of so many days."
+    ),
+)
+_SCENE = (
+    click.option(
+        "--pool", is_flag=True, help="Take the walls down: all jobs in one VC, which has the nodes of all VCs."
+    ),
+    click.option(
+        "--load",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SHARE",
+        help="Size the cluster so that the GPU-hours asked for, over those at hand from the first submission to the "
+        "last, come to this (0.95). Submissions and run times stay as they are. In place of --vcs and --nodes.",
+    ),
+)
+
+
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "The trace": ("fmt", "begin", "days", "skip_bad", "workloads", "seed", "applications"),
+    "The cluster": (
+        "vcs", "nodes", "load", "pool", "gpus_per_node", "gpu_mem_mib", "cpus_per_node", "mem_mib_per_node",
+        "profiling_nodes", "events",
+    ),
+    "What decides": ("policies", "config", "lending", "predictor", "estimate_specs", "profiles", "pairs"),
+    "How it is replayed": ("as_live", "remember_pairs", "semantics", "workers", "ablations"),
+}  # fmt: skip
+"""The options of a replay by what they are about, in the order of the help; all others are about the answer."""
+
+
+class Sectioned(click.Command):
+    """A command that replays a trace; its help lists the options by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, one section after another."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rows = {option.name or "": row for option in options if (row := option.get_help_record(ctx))}
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([rows.pop(name) for name in names if name in rows])
+        with formatter.section("The answer"):
+            formatter.write_dl(list(rows.values()))
+
+
+def window_options(command: _Command) -> _Command:
+    """Adds ``begin`` and ``days``: the arguments of ``days_of``."""
+    return _added(command, _WINDOW)
+
+
+def scene_options(command: _Command) -> _Command:
+    """Adds ``pool`` and ``load`` of ``ReplayOptions``, and the window."""
+    return _added(command, (*_SCENE, *_WINDOW))
+
+
+def _added(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 _OPTIONS = (
     click.option("--format", "fmt", metavar="NAME", help="Format of the trace. Default: found from its first line."),
     click.option(
         "--applications",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Folder of the profiles that a Pollux workload needs, one folder an application. Default: the trace's.",
     ),
-    click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'. Default: sized to the trace."),
+    click.option("--vcs", type=PATH, help="CSV of 'VC,nodes'. Default: sized to the trace."),
     click.option(
         "--nodes", type=click.IntRange(min=1), help="Total nodes, divided among the VCs by their GPU-hours."
     ),
@@ -65,12 +136,10 @@ _OPTIONS = (
         show_default=True,
         help="Estimates jobs that --estimates lacks. 'learned' trains models on the jobs that have ended so far.",
     ),
-    click.option(
-        "--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the interference in the replay."
-    ),
+    click.option("--pairs", type=PATH, help="CSV of measured pairs: the interference in the replay."),
     click.option(
         "--profiles",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="CSV of workloads measured alone. Share scores and pair speeds are learned from it and --pairs. Needs "
         "--predictor learned, or --estimates.",
     ),
@@ -82,9 +151,7 @@ _OPTIONS = (
         help="'synthetic' gives jobs without GPU readings a synthetic workload.",
     ),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed for --workloads synthetic."),
-    click.option(
-        "--config", type=click.Path(path_type=Path), help="TOML file with settings of policies and overheads."
-    ),
+    click.option("--config", type=PATH, help="TOML file with settings of policies and overheads."),
     click.option(
         "--semantics",
         type=click.Choice([s.value for s in Semantics if s is not Semantics.AS_LIVE]),
@@ -112,7 +179,7 @@ _OPTIONS = (
     ),
     click.option(
         "--events",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
     ),
     click.option(
@@ -125,7 +192,7 @@ _OPTIONS = (
 
 def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument TRACE and the options of a replay to a command."""
-    return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(cluster_options(command))
+    return click.argument("trace_file", metavar="TRACE", type=PATH)(cluster_options(command))
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:

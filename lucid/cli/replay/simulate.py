@@ -11,8 +11,8 @@ import click
 from rich.console import RenderableType
 
 from lucid.cli.console import Table, answer, progress, styled, table
-from lucid.cli.replay.options import Sectioned, scene_options
-from lucid.cli.replay.replay_options import read_scenario, scenario_options
+from lucid.cli.options import PATH
+from lucid.cli.replay.replay_options import Sectioned, read_scenario, scenario_options, scene_options
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus
 from lucid.explain.replayed_story import story_teller
@@ -31,10 +31,9 @@ from lucid.simulator.metrics import (
     times_baseline,
 )
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import never_ran
-from lucid.simulator.scenario import Scenario, with_promise
+from lucid.simulator.scenario import ReplayOptions, Scenario, with_promise
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 
@@ -81,7 +80,7 @@ promise_option = click.option(
 @scene_options
 @promise_option
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
+@click.option("--out", type=PATH, help="Folder for report.html, per-job CSV, decisions.")
 @click.option(
     "--forecasts",
     type=click.Choice(("off", "sampled", "all")),
@@ -203,7 +202,6 @@ def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[
 
 
 def _gains_summary(told: Sequence[Gains]) -> dict[str, Any]:
-    """Who gains and who loses, by policy, for the summary."""
     return {"gains": {one.policy: gains_to_dict(one) for one in told}} if told else {}
 
 
@@ -304,7 +302,6 @@ def _rows(metrics: Mapping[str, Mapping[str, Any]], long: bool) -> Iterator[list
 
 
 def _split_tables(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
-    """Average JCT by size and by VC."""
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
         groups = [m[key] for m in metrics.values()]
         rows = (
@@ -347,7 +344,6 @@ _PROMISE = ("VC", ">avg JCT", ">without", ">jobs within quota", ">of these waite
 
 
 def _promise_table(policy: str, groups: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The cost of lending to each VC, and to all."""
     rows = (
         (
             vc,

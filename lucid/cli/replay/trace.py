@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, answer, progress, say, table
-from lucid.cli.options import Group
-from lucid.cli.replay.options import window_options
+from lucid.cli.options import PATH, Group
+from lucid.cli.replay.replay_options import window_options
 from lucid.errors import TraceError
 from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
@@ -44,9 +44,7 @@ _per_gpu = click.option(
 )
 
 
-_applications = click.option(
-    "--applications", type=click.Path(path_type=Path), help="Folder of the profiles that a Pollux workload needs."
-)
+_applications = click.option("--applications", type=PATH, help="Folder of the profiles that a Pollux workload needs.")
 
 
 _columns = click.option(
@@ -58,26 +56,12 @@ _columns = click.option(
 
 
 def _read(
-    path: Path,
-    fmt: str | None,
-    skip_bad: bool,
-    per_gpu: int,
-    columns: str | None,
-    window: tuple[str | None, float | None],
-    applications: Path | None = None,
+    path: Path, fmt: str | None, columns: str | None, begin: str | None, days: float | None, **asked: Any
 ) -> Trace:
     named = columns_from(columns) if columns else None
     with progress(f"reading {path.name}") as report:
-        read = read_trace(
-            path,
-            fmt,
-            skip_bad=skip_bad,
-            swf_procs_per_gpu=per_gpu,
-            progress=report,
-            applications=applications,
-            columns=named,
-        )
-    return read if window == (None, None) else days_of(read, *window)
+        read = read_trace(path, fmt, progress=report, columns=named, **asked)
+    return read if begin is None and days is None else days_of(read, begin, days)
 
 
 @click.group(cls=Group)
@@ -86,7 +70,7 @@ def trace() -> None:
 
 
 @trace.command("describe")
-@click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="TRACE", type=PATH)
 @_format_option("Format of the trace (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
@@ -94,48 +78,29 @@ def trace() -> None:
 @_applications
 @window_options
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-def describe_command(
-    path: Path,
-    fmt: str | None,
-    skip_bad: bool,
-    swf_procs_per_gpu: int,
-    columns: str | None,
-    applications: Path | None,
-    begin: str | None,
-    days: float | None,
-    as_json: bool,
-) -> None:
+def describe_command(path: Path, as_json: bool, **asked: Any) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read."""
-    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days), applications))
+    figures = describe(_read(path, **asked))
     answer(figures, as_json, _tables(figures))
 
 
 @trace.command("convert")
-@click.argument("path", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("path", metavar="IN", type=PATH)
+@click.argument("out", metavar="OUT", type=PATH)
 @_format_option("Format of IN (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
 @_columns
 @window_options
-def convert_command(
-    path: Path,
-    out: Path,
-    fmt: str | None,
-    skip_bad: bool,
-    swf_procs_per_gpu: int,
-    columns: str | None,
-    begin: str | None,
-    days: float | None,
-) -> None:
+def convert_command(path: Path, out: Path, **asked: Any) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written."""
     if out.exists() and path.exists() and out.samefile(path):
         raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
-    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days))
+    read = _read(path, **asked)
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
     say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)
@@ -143,11 +108,11 @@ def convert_command(
 
 @trace.command("synth", epilog=f"Presets: {', '.join(sorted(PRESETS))}.")
 @click.argument("name", metavar="PRESET")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where to write the trace.")
+@click.option("--out", required=True, type=PATH, help="Where to write the trace.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another number makes another history.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Jobs; without --days the days follow, at the same rate.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days; without --jobs the jobs follow.")
-@click.option("--vcs-out", type=click.Path(path_type=Path), help="Also write the nodes of each VC, as CSV.")
+@click.option("--vcs-out", type=PATH, help="Also write the nodes of each VC, as CSV.")
 def synth_command(
     name: str, out: Path, seed: int, jobs: int | None, days: float | None, vcs_out: Path | None
 ) -> None:

@@ -16,20 +16,22 @@ from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
+from lucid.daemon.leader import somebody_may_act
 from lucid.daemon.modes import KEY, modes_from, overtaken
 from lucid.daemon.policies import check_policy
-from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
 from lucid.setup.doctor import check_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.setup.site import see_site
-from lucid.slurm.client import Breaker, SlurmClient
+from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SlurmCluster, SystemClock
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
+from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.lease import IN_MEMORY
-from lucid.store.port import Lease, Store, holder_is_dead
+from lucid.store.port import Lease, holder_is_dead
 from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
@@ -105,17 +107,6 @@ def _modes(settings: Settings) -> dict[str, Mode]:
     return modes_from(settings, {key: value for key, value in switches.items() if key not in gone})
 
 
-class _NoProfiles:
-    def new(self) -> tuple[()]:
-        return ()
-
-    def idle(self, job: str) -> None:
-        """``None``: no job has a profile."""
-
-    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
-        return ()
-
-
 @click.command()
 @config_option
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
@@ -155,7 +146,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
         )
 
 
-def _store_to_leave(settings: Settings) -> Store:
+def _store_to_leave(settings: Settings) -> SqliteStore:
     """The store, paused. If it cannot be written (a full disk, another user's folder), one in memory with what can
     still be read of it: Slurm also has what must be done to the jobs."""
     try:
@@ -178,7 +169,7 @@ def _store_to_leave(settings: Settings) -> Store:
     return memory
 
 
-def _right_to_act(store: Store, settings: Settings) -> int:
+def _right_to_act(store: SqliteStore, settings: Settings) -> int:
     heartbeat = Path(settings.daemon.heartbeat)
     if somebody_may_act(store, heartbeat, time.time(), settings.daemon.lease_s):
         raise ConfigError(
@@ -201,8 +192,8 @@ def _right_to_act(store: Store, settings: Settings) -> int:
 
 def let_everything_go(
     settings: Settings,
-    client: SlurmClient,
-    store: SqliteStore | Store,
+    client: CommandClient,
+    store: SqliteStore,
     token: int,
     wait_s: float,
     say: Callable[[str], None],
@@ -210,8 +201,8 @@ def let_everything_go(
     """Mend in observe mode until nothing is left to mend; returns the ids of jobs that are still held."""
     modes = dict.fromkeys(settings.daemon.partitions, Mode.OBSERVE)
     cluster = SlurmCluster(
-        client, store, _NoProfiles(), SystemClock(), settings.slurm, settings.daemon, lambda: modes,
-        lambda _job: False, token,
+        client, store, ProfileFolder(Path("/nonexistent")), SystemClock(), settings.slurm, settings.daemon,
+        lambda: modes, lambda _job: False, token,
     )  # fmt: skip
     until, last = time.monotonic() + wait_s, ""
     while True:

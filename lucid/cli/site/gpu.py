@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 
 from lucid.cli.console import Table, answer, say, stdout_console, styled, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
-from lucid.cli.options import DEFAULT_CONFIG, Group, config_option
+from lucid.cli.options import DEFAULT_CONFIG, PATH, Group, config_option
 from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.codec import to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
 from lucid.explain.formatting import duration, when
+from lucid.files import user_name
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
 from lucid.profiler.summary import Spell, Summary
@@ -93,7 +93,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     back; nothing else does."""
     node, index = _parsed(gpu)
     store = live_store(live_settings(config), write=True)
-    made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
+    made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=user_name(os.getuid()))
     store.set_setting(BACK + made.name, None)
     store.set_setting(OUT + made.name, json.dumps(out_json(made)))
     say(shown(f"{made.name} is out, {_from_when(store)}"))
@@ -110,7 +110,7 @@ def returned(gpu: str, config: Path) -> None:
     name = f"{node}:{index}"
     store = live_store(live_settings(config), write=True)
     was = outs_in(store.settings()).get(name)
-    store.set_setting(BACK + name, f"{time.time():.3f} {_me()}")
+    store.set_setting(BACK + name, f"{time.time():.3f} {user_name(os.getuid())}")
     store.set_setting(OUT + name, None)
     if was is None:
         say(shown(f"{name} was not out; what was seen of it until now does not take it out"))
@@ -120,13 +120,6 @@ def returned(gpu: str, config: Path) -> None:
 
 def _from_when(store: Any) -> str:
     return "from the next cycle on" if lives(store.lease(), time.time()) else "once lucidd runs (it is down now)"
-
-
-def _me() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _parsed(gpu: str) -> tuple[str, int]:
@@ -216,7 +209,7 @@ def _state(summary: Summary) -> str:
 @config_option
 @click.option(
     "--profiles",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the samplers' summaries.  [default: as --config says; without that file /var/lib/lucid/profiles]",
 )
 @click.option("--cards", is_flag=True, help="Also this machine's own cards that no job is on, asked of NVML.")

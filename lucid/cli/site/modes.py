@@ -9,7 +9,7 @@ import click
 
 from lucid.cli.console import answer, say, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
-from lucid.cli.options import config_option
+from lucid.cli.options import PATH, config_option
 from lucid.config.load import Settings
 from lucid.daemon.modes import KEY, Switch, overtaken, switches_of
 from lucid.errors import ConfigError, StoreError, did_you_mean
@@ -18,7 +18,7 @@ from lucid.places import Mode
 from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.slurm.view.failed_pairs import failed_pairs_in
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 
 
 @click.command()
@@ -118,7 +118,7 @@ def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigErr
     )
 
 
-def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
+def _rows(settings: Settings, store: SqliteStore) -> list[dict[str, str | None]]:
     """One row for each partition, also for partitions that only a switch names."""
     stored = store.settings()
     switches, gone = switches_of(stored), overtaken(settings, stored)
@@ -141,9 +141,7 @@ def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:
 
 @click.command()
 @config_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Replace this file, for node_exporter's textfile collector."
-)
+@click.option("--out", type=PATH, help="Replace this file, for node_exporter's textfile collector.")
 def metrics(config: Path, out: Path | None) -> None:
     """Print lucidd's metrics for Prometheus, from its store. Slurm is not asked."""
     settings = live_settings(config)

@@ -12,7 +12,7 @@ import click
 
 from lucid.cli.console import answer, progress
 from lucid.cli.jobs.queue import live_settings
-from lucid.cli.options import config_option
+from lucid.cli.options import PATH, config_option
 from lucid.core.decision import row_of
 from lucid.errors import StoreError
 from lucid.explain.reasons import decision_line
@@ -23,7 +23,7 @@ _LISTED = 20
 
 
 @click.command()
-@click.argument("paths", metavar="[RECORD]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[RECORD]...", nargs=-1, type=PATH)
 @config_option
 @click.option("--last", type=click.IntRange(min=1), help="Only so many, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -90,7 +90,6 @@ def undo_setup(
 
 
 def _reconfigure(machine: Machine, journal: Journal) -> None:
-    """Let Slurm read its own files again."""
     wanted = dict(journal.made_of("config"))
     if not wanted and not journal.has("node"):
         _resume(machine, journal)
@@ -284,7 +283,6 @@ def _what(running: Site, mode: str | None, partitions: str | None, asks: bool) -
 
 
 def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
-    """The plan as JSON, for ``--json``."""
     return {
         "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.lending.again and drain),
         "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],

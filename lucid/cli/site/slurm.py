@@ -9,9 +9,9 @@ import click
 
 from lucid.cli.console import answer
 from lucid.cli.jobs.queue import live_settings
-from lucid.cli.options import Group, config_option
+from lucid.cli.options import PATH, Group, config_option
 from lucid.core.codec import to_json
-from lucid.daemon.lending import POOL_EXAMPLE
+from lucid.daemon.policies import POOL_EXAMPLE
 from lucid.errors import ConfigError
 from lucid.setup.install import check_installation, install_files
 from lucid.setup.nodes import parse_node, parse_partition
@@ -132,7 +132,7 @@ def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
 
 @slurm.command("install")
 @click.option("--check", is_flag=True, help="change nothing: say what is missing or wrong, and the remedy")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), show_default=True, help="or a chroot")
+@click.option("--root", type=PATH, default=Path("/"), show_default=True, help="or a chroot")
 @click.option("--conf", default="etc/slurm/slurm.conf", show_default=True, help="slurm.conf, below the root")
 @click.option("--units", is_flag=True, help="only lucidd's units and lucid-release: enough to observe and to order")
 @click.option("--force", is_flag=True, help="replace a job_submit.lua of the site's own (a copy is kept)")

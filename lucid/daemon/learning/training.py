@@ -1,7 +1,7 @@
-"""Upkeep of models beside a daemon: finished jobs go into a log, and on a timer a child trains from it when due.
+"""Upkeep of models beside a daemon: finished jobs go into a log, and a child trains from it when that is due.
 
 Training needs libraries that take seconds and hundreds of MiB to load, and may be killed when memory is short; none
-of that may touch the daemon. Each tick is therefore a child that runs ``lucidctl models train --due``, as cron would:
+of that may touch the daemon. So a child of low priority runs ``lucidctl models train --due``, as cron would:
 it decides, trains, promotes and ends. The library's lock keeps two trainings apart, whichever process started them.
 What a killed training left undone the next one does, since the library never holds half a version."""
 
@@ -23,101 +23,34 @@ from lucid.errors import ModelError, StoreError
 from lucid.files import write_atomic
 from lucid.models.duration.jobtable import PROFILE_COLUMNS
 from lucid.models.training import Rules
-from lucid.store.port import Store
-
-_TIMER_LOG = logging.getLogger(__name__)
-
-
-class ChildTick:
-    """Runs one tick in a child of low priority. ``arguments`` go to ``lucidctl models train --due --json``."""
-
-    def __init__(
-        self, arguments: Sequence[str], timeout: timedelta = timedelta(hours=1), children: Children | None = None
-    ) -> None:
-        self._children = Children() if children is None else children
-        self._words = ("models", "train", "--due", "--json", *arguments)
-        self._timeout = timeout
-
-    def __call__(self) -> list[dict[str, Any]]:
-        """The result of the tick, one object for each kind of model (as ``train --due --json`` prints it).
-
-        Raises:
-            ModelError: the child was killed, ran too long, or failed; its last words are in the message."""
-        try:
-            done = self._children.run(self._words, self._timeout)
-        except TimeoutError as error:
-            raise ModelError(f"training {error}") from None
-        try:
-            found = json.loads(done.stdout)
-        except ValueError:
-            found = None
-        if not isinstance(found, list):
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise ModelError(f"training ended with status {done.returncode}: {last[0]}; the next tick tries again")
-        return found
-
-
-class ModelTimer:
-    """Ticks ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
-
-    ``report`` is called, in the timer's thread, with the result of each tick."""
-
-    def __init__(
-        self,
-        tick: Callable[[], Sequence[Any]],
-        every: timedelta,
-        report: Callable[[Sequence[Any]], None] = lambda _: None,
-    ) -> None:
-        # Imported here: commands that read what was tuned run no timer.
-        from apscheduler.schedulers.background import BackgroundScheduler
-
-        self._tick = tick
-        self._report = report
-        self._scheduler = BackgroundScheduler(daemon=True, timezone=UTC)
-        self._scheduler.add_job(
-            self._run,
-            "interval",
-            seconds=every.total_seconds(),
-            max_instances=1,  # a tick that comes due while one runs is skipped
-            coalesce=True,  # and those missed while the machine slept are made up by one
-            next_run_time=datetime.now(UTC),
-        )
-
-    def start(self) -> None:
-        """Begin; the first tick is due at once."""
-        logging.getLogger("apscheduler.executors").setLevel(logging.ERROR)
-        self._scheduler.start()
-
-    def stop(self, wait: bool = False) -> None:
-        """End the ticks; ``wait`` lets a running one be completed."""
-        self._scheduler.shutdown(wait=wait)
-
-    def _run(self) -> None:
-        try:
-            self._report(self._tick())
-        except ModelError as error:
-            _TIMER_LOG.warning("models: %s", error)
-        except Exception:
-            _TIMER_LOG.exception("models: a tick failed; the next one tries again")
-
+from lucid.store.sqlite import SqliteStore
 
 UPKEEP = "upkeep"
-"""Name of the view with the result of the last tick, an object for each kind: drift and action."""
+"""Name of the view with the result of the last training, an object for each kind: drift and action."""
 _LOG = logging.getLogger("lucidd")
 
 
 class Upkeep:
-    """One tick: write the log, and let a child train where there is enough to learn from."""
+    """Writes the log, and trains where there is enough to learn from, each time that it is called."""
 
-    def __init__(self, settings: Settings, store: Store, train: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        self._settings = settings
-        self._store = store
-        self._train = train
+    def __init__(self, settings: Settings, store: SqliteStore, train: Callable[[], list[dict[str, Any]]]) -> None:
+        self._settings, self._store, self._train = settings, store, train
 
-    def __call__(self) -> Sequence[dict[str, Any]]:
-        """The result of the training, one object for each kind; empty where no child was started.
+    def __call__(self) -> list[dict[str, Any]]:
+        """What the training found, one object for each kind of model. What fails is logged; the next one tries
+        again."""
+        found: list[dict[str, Any]] = []
+        try:
+            found = self._upkeep()
+        except ModelError as error:
+            _LOG.warning("models: %s", error)
+        except Exception:
+            _LOG.exception("models: not trained; the next time tries again")
+        for one in found:
+            _LOG.info("models", extra={"facts": {key: one[key] for key in _LOGGED if key in one}})
+        return found
 
-        Raises: ModelError: the child failed."""
+    def _upkeep(self) -> list[dict[str, Any]]:
         models = self._settings.models
         try:
             ended = self._store.ended()
@@ -129,28 +62,33 @@ class Upkeep:
             return []  # a child costs seconds of CPU to find that out
         found = self._train()
         try:
-            self._store.put_view(UPKEEP, list(found))
+            self._store.put_view(UPKEEP, found)
         except StoreError as error:
             _LOG.error("what training found is not kept", extra={"facts": {"why": str(error)}})
         return found
 
 
-def model_timer(
-    settings: Settings, config: Path, store: Store, children: Children | None = None
-) -> ModelTimer | None:
-    """The timer of a daemon with this configuration file; ``None`` where it is not to train."""
-    if not settings.models.every_h:
-        return None
-    child = ChildTick(["--config", str(config.absolute())], children=children)
-    return ModelTimer(Upkeep(settings, store, child), timedelta(hours=settings.models.every_h), _log_outcomes)
+_LOGGED = ("kind", "action", "version", "promoted", "why", "trouble")
 
 
-def _log_outcomes(outcomes: Sequence[dict[str, Any]]) -> None:
-    for found in outcomes:
-        facts = {
-            key: found[key] for key in ("kind", "action", "version", "promoted", "why", "trouble") if key in found
-        }
-        _LOG.info("models", extra={"facts": facts})
+def trained(
+    children: Children, arguments: Sequence[str], longest: timedelta = timedelta(hours=1)
+) -> list[dict[str, Any]]:
+    """The result of ``lucidctl models train --due --json`` with these arguments, one object for each kind of model.
+
+    Raises: ModelError: the child was killed, ran too long, or failed; its last words are in the message."""
+    try:
+        done = children.run(("models", "train", "--due", "--json", *arguments), longest)
+    except TimeoutError as error:
+        raise ModelError(f"training {error}") from None
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise ModelError(f"training ended with status {done.returncode}: {last[0]}; the next tick tries again")
+    return found
 
 
 # Jobs that ended, as a log that ``lucidctl models train --jobs`` reads.

@@ -19,8 +19,8 @@ from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
 from lucid.core.reason import REASONS
 from lucid.core.snapshot import Partition
-from lucid.daemon.lending import lending_of
 from lucid.daemon.reporting.starts import START_TIMES, STARTS
+from lucid.daemon.reporting.status import lending_of
 from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
 from lucid.slurm.heartbeat import read_heartbeat

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.codec import to_json
 from lucid.core.job import Running
-from lucid.core.snapshot import Snapshot
-from lucid.daemon.lending import lending_of
+from lucid.core.snapshot import Partition, Snapshot
 
 if TYPE_CHECKING:
     from lucid.daemon.learning.models import LiveModels
     from lucid.slurm.client import Breaker
-    from lucid.slurm.view.profiles import ProfileSource
+    from lucid.slurm.view.profiles import ProfileFolder
 
 
 def status_of(
-    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileSource
+    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileFolder
 ) -> dict[str, Any]:
     """The calls to Slurm, which models answer, and which profiles could not be read."""
     calls = breaker.calls
@@ -52,6 +52,22 @@ def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
             **({"vcs": lending_of(part)} if part.quotas else {}),
         }
         for name, part in snapshot.partitions.items()
+    }
+
+
+def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
+    """By VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait. A pair
+    holds its GPUs once, for the VC of the job that was there first."""
+    from lucid.orchestrator.order.quotas import holders  # loads numpy, which few commands need
+
+    waiting = Counter(entry.job.vc for entry in part.pending)
+    held = dict.fromkeys(part.quotas, 0)
+    for entry in holders(part.running).values():
+        if entry.job.vc in held:
+            held[entry.job.vc] += entry.gpus
+    return {
+        vc: {"quota": quota, "held": held[vc], "borrowed": max(held[vc] - quota, 0), "pending": waiting[vc]}
+        for vc, quota in part.quotas.items()
     }
 
 

@@ -94,7 +94,6 @@ def forecast(
 
     Args:
         snapshot: what ``plan`` was made from, with a prediction for every job.
-        plan: the plan in force.
         policy: as the one that made it.
         most_visits: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.

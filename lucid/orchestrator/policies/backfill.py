@@ -209,7 +209,7 @@ class _Plan:
             if at >= until and (self._timeline is not None or not self._yielding):
                 return
             self._decided += 1
-            barred = self._barred(row)
+            barred = self._barred_shape(row) or (None if self._quotas is None else self._barred_by_quota(row))
             if barred is not None:
                 self._decisions[row.id] = barred
             elif self._timeline is None:
@@ -245,10 +245,6 @@ class _Plan:
         if found != row.shape.keeps:
             row.shape.keeps = found
         return row.shape.keeps
-
-    def _barred(self, row: WaitingJob) -> Hold | None:
-        """The reason that bars the job wherever there is room; no GPUs are kept for such a job."""
-        return self._barred_shape(row) or (None if self._quotas is None else self._barred_by_quota(row))
 
     def _barred_shape(self, row: WaitingJob) -> Hold | None:
         try:

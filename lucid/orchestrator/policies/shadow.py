@@ -110,7 +110,6 @@ def advance(
     Args:
         before: the shadow as it was; ``None``, or one of other nodes, begins anew, from what runs now, and
             with no bound for any job yet.
-        partition: the VC.
         newcomers: jobs of it that are in the profiling partition.
         snapshot: for the time, what has ended, and the estimates.
         plain: the policy that says what plain order is.
@@ -303,7 +302,6 @@ class _Advance:
         return came
 
     def _start(self, at_s: float) -> None:
-        """Start what plain order starts at ``at_s``."""
         free = self._free() if self._waiting else 0
         if not free or all(entry.job.gpus > free for entry in self._waiting.values()):
             return

@@ -46,9 +46,6 @@ def check_rules(
     """Check one action on a job that is in the state for it, against the policy's rules and the settings.
 
     Args:
-        action: what is to be done.
-        entry: its job, as the snapshot shows it.
-        partition: where it is to be done.
         rules: what the policy of that partition states; they can only forbid.
         restarts: which jobs the settings let it start over.
 

@@ -28,7 +28,6 @@ def check_groups(
 
     Args:
         partition: its state before the plan.
-        plan: what is to be done.
         limit: the most jobs in a group, as the policy states it; 1 allows none.
         same_user_only: whether only jobs of one user share GPUs, on Slurm.
         waiting: all that the plan may start, by job id.

@@ -33,7 +33,6 @@ def check_quotas(
 
     Args:
         partition: its state before the plan; one without quotas has nothing to break.
-        plan: what is to be done.
         settings: what the administrator lets VCs lend.
         borrows: whether the policy states that it starts jobs beyond quotas.
         snapshot: for the time, and the estimates.

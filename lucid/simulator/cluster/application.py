@@ -52,7 +52,6 @@ class Application:
     """One application. Batch sizes in samples, times in seconds, progress in steps at ``init_batch``.
 
     Args:
-        name: its name.
         runs: training runs by batch size.
         placed: (n, 4) local batch, nodes, step and synchronisation time, by placement.
         scaled: (n, 5) nodes, GPUs, local batch, step and synchronisation time."""

@@ -17,9 +17,9 @@ from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
-from lucid.simulator.cluster.lending import LentByVc
 from lucid.simulator.cluster.nodes import WindowFigures
 from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room, Semantics
+from lucid.simulator.cluster.usage import LentByVc
 from lucid.simulator.traces.record import Trace
 
 POOL = "pool"
@@ -157,7 +157,6 @@ class SimulatedCluster:
         return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))
 
     def _report(self, live: Live) -> None:
-        """Let a running elastic job report its progress."""
         assert live.training is not None
         if live.running.progress is None or live.since_s < self.now_s():
             self.jobs.catch_up(live)

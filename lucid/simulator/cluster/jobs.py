@@ -16,11 +16,10 @@ from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.profiler.pair_watch import LEAST_TOGETHER_S
 from lucid.profiler.stage import measured_after_s
-from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.cluster.nodes import NodeBook, Outages
 from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room, Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving
-from lucid.simulator.cluster.usage import NoUsage, UsageBook
+from lucid.simulator.cluster.usage import LentBook, NoUsage, UsageBook
 from lucid.simulator.traces.record import TraceJob
 
 PROFILING = "profiling"
@@ -348,7 +347,6 @@ class Jobs:
         self.parts.memory.observe_pair(mine, other)
 
     def _place(self, live: Live, placement: Placement, delay_s: float) -> None:
-        """Put an elastic job's training on GPUs."""
         assert live.training is not None
         live.training.place(tuple(part.mask.bit_count() for part in placement), delay_s)
         live.work_s = live.training.left_s()

@@ -98,7 +98,6 @@ def _context(
 
 
 def _gains(told: Sequence[Gains]) -> dict[str, Any] | None:
-    """Who gains and who loses, in words."""
     if not told:
         return None
     found = next((one for one in told if one.policy == "lucid"), told[-1])

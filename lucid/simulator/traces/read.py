@@ -10,20 +10,8 @@ from pathlib import Path
 from lucid.accounting.log_rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
 from lucid.accounting.sacct import as_lines, is_sacct
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces.formats import (
-    helios,
-    muri,
-    openb,
-    own,
-    pack,
-    parallel,
-    pbs,
-    philly,
-    pollux,
-    sacct,
-    swf,
-    table,
-)
+from lucid.simulator.traces.formats import own, pbs, pollux, sacct, swf, table
+from lucid.simulator.traces.formats.columns import COLUMN_LOGS
 from lucid.simulator.traces.record import Trace
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
@@ -37,19 +25,10 @@ class Format:
     read: Reader
 
 
+_OTHERS = {"lucid": own, "pollux": pollux, "sacct": sacct, "swf": swf, "pbs": pbs, "table": table}
 FORMATS: dict[str, Format] = {
-    "lucid": Format(own.ABOUT, own.read),
-    "pack": Format(pack.ABOUT, pack.read),
-    "philly": Format(philly.ABOUT, philly.read),
-    "helios": Format(helios.ABOUT, helios.read),
-    "openb": Format(openb.ABOUT, openb.read),
-    "parallel": Format(parallel.ABOUT, parallel.read),
-    "pollux": Format(pollux.ABOUT, pollux.read),
-    "sacct": Format(sacct.ABOUT, sacct.read),
-    "muri": Format(muri.ABOUT, muri.read),
-    "swf": Format(swf.ABOUT, swf.read),
-    "pbs": Format(pbs.ABOUT, pbs.read),
-    "table": Format(table.ABOUT, table.read),
+    **{name: Format(log.about, log.read) for name, log in COLUMN_LOGS.items()},
+    **{name: Format(module.ABOUT, module.read) for name, module in _OTHERS.items()},
 }
 """Known formats by name."""
 
@@ -68,7 +47,6 @@ def read_trace(
     """Read a trace file of any known format.
 
     Args:
-        path: the file.
         format: name of the format; ``None`` finds it out from the first lines.
         skip_bad: leave bad rows out and count them in ``Trace.skipped``, instead of stopping at the first.
         swf_procs_per_gpu: SWF only: how many processors count as one GPU.
@@ -152,11 +130,7 @@ def _sniff(source: Source, first: str, line: int) -> str:
 
 
 _NEEDED = {
-    "pack": pack.NEEDED,
-    "philly": philly.NEEDED,
-    "helios": helios.NEEDED,
-    "openb": openb.NEEDED,
-    "parallel": parallel.NEEDED,
+    **{name: log.needed for name, log in COLUMN_LOGS.items() if name != "muri"},
     "sacct": ("JobID", "Submit", "State", "Elapsed", "AllocTRES"),
 }
 

@@ -115,9 +115,7 @@ def collect(
     """Parse all rows into a trace that begins at second 0.
 
     Args:
-        source: the file.
         rows: fills ``row``; yields what is wrong with its shape, or ``None``.
-        row: the row now being read.
         parse: makes a draft of it; raises ``BadCell`` or ``Drop``.
         options: how to treat bad rows.
         epoch: Unix time of the trace's second 0, given the first submit time as the file counts it.

@@ -25,7 +25,6 @@ def days_of(trace: Trace, begin: str | None, days: float | None) -> Trace:
     beginning and nothing was learned yet. Both kinds that are left out are counted in ``Trace.skipped``.
 
     Args:
-        trace: all of it.
         begin: a day of the trace, counted from its first submission (``7``, ``7.5``), or a date (``2020-09-05``,
             ``2020-09-05T18:00``, UTC where it names no zone); ``None`` for the first submission.
         days: length of the window; ``None`` to the end of the trace.

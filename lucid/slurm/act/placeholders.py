@@ -18,7 +18,8 @@ from lucid.core.gpu import GpuOut
 from lucid.errors import ActionRefused, ClusterError
 from lucid.places import Mode
 from lucid.slurm.act.write import JobWriter
-from lucid.slurm.client import HeldGpu, SlurmClient
+from lucid.slurm.client import HeldGpu
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import Request
 from lucid.slurm.view.observation import Observation
@@ -39,7 +40,7 @@ too."""
 class Placeholders:
     """Begins, renews and ends placeholders, by what the last poll showed."""
 
-    def __init__(self, client: SlurmClient, writer: JobWriter, lasts_s: float) -> None:
+    def __init__(self, client: CommandClient, writer: JobWriter, lasts_s: float) -> None:
         self._client = client
         self._writer = writer
         self._lasts_s = lasts_s

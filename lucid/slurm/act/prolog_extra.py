@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from lucid.errors import ActionRefused
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.job import SlurmJob
 
 _BATCH = "lucid-batch="
@@ -71,7 +71,7 @@ def own_number(record: SlurmJob) -> int | None:
     return None if task and record.number == int(array) else record.number
 
 
-def sealed(client: SlurmClient, record: SlurmJob, number: int, items: Items) -> tuple[str, str]:
+def sealed(client: CommandClient, record: SlurmJob, number: int, items: Items) -> tuple[str, str]:
     """The whole Extra of the job's next start, and an empty text; or an empty Extra, and why it cannot be sealed."""
     try:
         return f"{items.plain()};lucid-seal={client.seal(items.payload(number, record.restarts))}", ""

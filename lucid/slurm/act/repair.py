@@ -375,7 +375,6 @@ class Repair:
         return f"job {record.id}: let go as its user wrote it: {why}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:
-        """Give a held job the request that its user wrote."""
         writer = self._writer
         if record.unread:
             return ""  # what it asks for now is not known

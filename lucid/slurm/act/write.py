@@ -19,13 +19,15 @@ from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.act.ours_list import OursList
-from lucid.slurm.client import Changes, SlurmClient
+from lucid.slurm.client import Changes
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.own.reasons import Obstacles, with_cause
 from lucid.slurm.own.state import Ownership
 from lucid.slurm.own.waits import MOST_PAUSE_S, begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote, Store
+from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote
+from lucid.store.sqlite import SqliteStore
 
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
@@ -46,8 +48,8 @@ class JobWriter:
 
     def __init__(
         self,
-        client: SlurmClient,
-        store: Store,
+        client: CommandClient,
+        store: SqliteStore,
         clock: Clock,
         settings: SlurmSettings,
         daemon: DaemonSettings,

@@ -16,7 +16,7 @@ from lucid.core.prediction import StageTimes
 from lucid.slurm.elastic.reports import Reports
 from lucid.slurm.records.fields import parse_mark
 from lucid.slurm.records.job import SlurmJob
-from lucid.store.port import Store
+from lucid.store.sqlite import SqliteStore
 
 _MOST_KEPT = 1000
 _SAME = 0.2
@@ -39,7 +39,7 @@ class TurnJobs:
     """What is known of jobs that take turns. ``interleaves``: whether the policy of a VC forms groups; else no job
     takes turns there, and nothing is read."""
 
-    def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: Store) -> None:
+    def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: SqliteStore) -> None:
         self._reports = reports
         self._interleaves = interleaves
         self._store = store
@@ -148,7 +148,7 @@ def _measured(shares: TimeShares) -> str:
     return f"it may share its GPUs with one other job; of its time it spends: {times} (measured on its node{by})"
 
 
-def _kept(store: Store) -> dict[_Key, StageTimes]:
+def _kept(store: SqliteStore) -> dict[_Key, StageTimes]:
     """The stage times that an earlier lucidd stored; rows that cannot be read are left out, and learnt anew."""
     found: dict[_Key, StageTimes] = {}
     rows = store.view(_VIEW)

@@ -240,7 +240,6 @@ def _request(raw: Mapping[str, Any], key: str) -> str:
 
 
 def _others(raw: Mapping[str, Any]) -> list[str]:
-    """What else binds the job to nodes or to whole GPUs, in words."""
     shared = " ".join(_words(raw.get("shared"))).lower()
     bind = str(raw.get("tres_bind") or "")
     found = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # `lucidctl status` knows the switches by it, and asks Slurm 
     from lucid.core.ports import Applied
     from lucid.core.snapshot import Partition
     from lucid.slurm.records.job import SlurmJob, SlurmNode
-    from lucid.store.port import Store
+    from lucid.store.sqlite import SqliteStore
 
 _LOG = logging.getLogger("lucidd")
 KEY = "pairs.off."
@@ -67,7 +67,7 @@ def unpaired(failed: Mapping[str, FailedPair]) -> set[str]:
 class FailedPairs:
     """Remembers from poll to poll which jobs share GPUs."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._sharing: dict[str, tuple[str, float, float]] = {}
         """By job: the node on which it shares or was started to share, when it was started (0: not seen), and until

@@ -18,12 +18,13 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, users_nodes
 from lucid.slurm.view.power_saving import Power, PowerRules, booting
-from lucid.store.port import JobNote, Store
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 BOOTS_VIEW = "boots"
 """The store's record of how long boots took."""
@@ -36,7 +37,7 @@ _RULES_S = 300.0
 class NodePolls:
     """Asks for the nodes when they are due."""
 
-    def __init__(self, client: SlurmClient, store: Store, every_s: float) -> None:
+    def __init__(self, client: CommandClient, store: SqliteStore, every_s: float) -> None:
         self._client = client
         self._store = store
         self._every_s = every_s

@@ -217,7 +217,6 @@ class Power:
 
 
 def _medians(nodes: Iterable[SlurmNode], boots: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median boot by partition."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for node in nodes:
         for partition in node.partitions if node.name in boots else ():

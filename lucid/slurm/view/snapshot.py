@@ -33,7 +33,8 @@ from lucid.slurm.view.jobs import InVc, JobViews
 from lucid.slurm.view.nodes import without_clashes
 from lucid.slurm.view.observation import Observation, users_nodes
 from lucid.slurm.view.power_saving import begins_s
-from lucid.store.port import JobNote, Store
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 _T = TypeVar("_T")
 _NODE, _JOB = attrgetter("name"), attrgetter("job.id")
@@ -96,7 +97,7 @@ class Viewer:
         profiled: Profiled,
         resizes: InVc,
         interleaves: InVc,
-        store: Store,
+        store: SqliteStore,
         worked: Worked,
     ) -> None:
         """``resizes``, ``interleaves``: whether the policy of a VC resizes jobs, or forms groups. ``store``: where

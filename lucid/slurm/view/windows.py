@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from lucid.core.node import Window
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.slurm.client import SlurmClient
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.own.reasons import of_reservation
+from lucid.slurm.records.configuration import Reservation
 from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.slurm.records.reservations import Reservation
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0
@@ -40,7 +40,7 @@ _STATES = frozenset(["RESERVED", "MAINTENANCE"])
 class Closings:
     """The reservations as last read."""
 
-    def __init__(self, client: SlurmClient) -> None:
+    def __init__(self, client: CommandClient) -> None:
         self._client = client
         self._trouble = ""
         self._found: tuple[Reservation, ...] = ()

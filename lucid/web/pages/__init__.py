@@ -11,8 +11,7 @@ from lucid.web.pages.job import job
 from lucid.web.pages.people import health, people, person
 from lucid.web.pages.queue import changes, queue
 from lucid.web.pages.shown import NotShown
-from lucid.web.site import Site
-from lucid.web.viewer import Viewer
+from lucid.web.site import Site, Viewer
 
 __all__ = ["PAGES", "NotShown", "Page"]
 

@@ -14,7 +14,7 @@ from lucid.core.node import Node
 from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import PairSpeed
 from lucid.core.snapshot import Partition
-from lucid.daemon.lending import lending_of
+from lucid.daemon.reporting.status import lending_of
 from lucid.errors import StoreError
 from lucid.explain.formatting import duration
 from lucid.explain.reasons import power_words, window_dicts, window_words, windows_ahead
@@ -31,10 +31,9 @@ from lucid.web.pages.shown import (
     number,
     text,
 )
-from lucid.web.site import Site
+from lucid.web.site import Site, Viewer
 from lucid.web.source import View
 from lucid.web.timeline import gantt
-from lucid.web.viewer import Viewer
 
 _MOST = 100
 """Most pairs of one page."""

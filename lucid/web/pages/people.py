@@ -23,9 +23,8 @@ from lucid.profiler.waste import ADVICE, DAYS, TITLES, JobAccount, WasteKind, to
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.web.pages.shown import HealthPage, Latency, NotShown, Now, PeoplePage, PersonPage, Starts, text
-from lucid.web.site import Site
+from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import Times, judged_of
-from lucid.web.viewer import Sight, Viewer
 
 _JOBS = 200
 _MOST_WASTED = 8

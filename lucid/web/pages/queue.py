@@ -17,9 +17,8 @@ from lucid.explain.queue_rows import QueueRow, keepers, queue_row_to_dict, reser
 from lucid.explain.reasons import decision_text, reason_texts, short_words
 from lucid.store.port import PredictionRow
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
-from lucid.web.site import Site
+from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import View
-from lucid.web.viewer import Sight, Viewer
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500

@@ -29,7 +29,7 @@ from lucid.explain.queue_rows import guess_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.replayed_story import replayed
 from lucid.explain.story import Story
-from lucid.slurm.records.reservations import Reservation
+from lucid.slurm.records.configuration import Reservation
 
 SAID: list[Reason] = [
     why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"),

@@ -19,8 +19,8 @@ from lucid.cli.console import answer
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
 from lucid.cli.site.efficiency import accounts_words
+from lucid.config.live import EfficiencySettings
 from lucid.config.load import profiles_folder, settings_from
-from lucid.config.other import EfficiencySettings
 from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node

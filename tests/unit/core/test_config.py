@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config.load import Settings, load_settings, settings_from
+from lucid.config.load import load_settings, settings_from
 from lucid.config.policy import PolicySettings, with_defaults
 from lucid.errors import ConfigError
 
@@ -15,10 +15,6 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "lucid.toml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_nothing_written_means_the_defaults(tmp_path: Path) -> None:
-    assert load_settings(written(tmp_path, "")) == Settings()
 
 
 def test_what_is_written_counts(tmp_path: Path) -> None:
@@ -82,11 +78,6 @@ def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_settings(path)
-
-
-def test_settings_are_frozen() -> None:
-    with pytest.raises(AttributeError, match="immutable"):
-        Settings().policy.packing.gss = 1  # type: ignore[misc]
 
 
 def test_defaults_of_a_trace_give_way_to_what_was_set() -> None:

@@ -32,10 +32,10 @@ from builders import (
     waits,
 )
 from lucid.config.policy import PolicySettings
-from lucid.core.decision import Hold, PartitionPlan, Resize, Start
+from lucid.core.decision import PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
-from lucid.core.reasons.queue import FreeGpus, Rescaled
+from lucid.core.reasons.queue import FreeGpus
 from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.cluster.truth import OraclePredictor
@@ -78,16 +78,6 @@ def grows(name: str, where: str, limits: Elastic = GROWS, **rest: Any) -> Runnin
     return replace(runs(name, where, **rest), job=waits(name, elastic=limits).job)
 
 
-def test_a_request_alone_gets_everything_and_a_second_takes_its_share() -> None:
-    alone = plan("elastic", nodes(2, 4), [waits("a", elastic=GROWS)])
-    assert gpus(alone, "a") == 8
-    made = plan("elastic", nodes(2, 4), [grows("a", "n1:0-3 n2:0-3"), waits("b", elastic=GROWS)])
-    assert (gpus(made, "a"), gpus(made, "b")) == (7, 1)
-    why = reason(made.decisions["a"], Rescaled)
-    assert (why.before, why.after, why.waiting) == (8, 7, 1)
-    assert not why
-
-
 def test_a_start_on_all_gpus_says_that_they_were_free() -> None:
     made = plan("elastic", nodes(1), [waits("a", elastic=GROWS)])
     assert isinstance(made.decisions["a"], Start)
@@ -106,14 +96,6 @@ def test_when_nobody_can_spare_a_gpu_the_line_waits_in_order() -> None:
     assert made.actions == ()
     assert kinds(made.decisions["d"]) == ["FreeGpus"]  # submitted first
     assert kinds(made.decisions["c"]) == ["BehindHead"]
-
-
-def test_limits_are_kept() -> None:
-    small = Elastic(3, min_gpus=2, epochs=10.0)
-    made = plan("elastic", nodes(2, 4), [waits("a", elastic=small), waits("b", elastic=small)])
-    assert (gpus(made, "a"), gpus(made, "b")) == (3, 3)
-    tight = plan("elastic", nodes(1, 3), [grows("a", "n1:0-2", small), waits("b", elastic=small)])
-    assert isinstance(tight.decisions["b"], Hold)
 
 
 def test_a_job_that_is_not_elastic_is_made_room_for() -> None:
@@ -171,15 +153,6 @@ def test_the_job_keeps_those_of_its_gpus_that_it_can() -> None:
     made = plan("elastic", nodes(1, 4), [grows("a", "n1:1-3"), waits("b", elastic=GROWS), waits("c", elastic=GROWS)])
     shrunk = decided(made, "a", Resize)
     assert set(shrunk.placement[0].gpus) < {1, 2, 3}
-
-
-def test_ef_is_serial_and_fcfs_gives_one_each() -> None:
-    pair = [waits("a", elastic=GROWS), waits("b", submit_s=1.0, elastic=GROWS)]
-    most = plan("elastic-ef", nodes(1, 4), pair)
-    assert gpus(most, "a") == 4
-    assert isinstance(most.decisions["b"], Hold)
-    least = plan("elastic-fcfs", nodes(1, 4), pair)
-    assert (gpus(least, "a"), gpus(least, "b")) == (1, 1)
 
 
 @pytest.mark.parametrize("name", POLICIES.values())

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from applications import INIT, MODEL, learning
+from applications import INIT, MODEL
 from builders import (
     VC,
     FixedPredictor,
     Tape,
     a_cluster,
-    a_job,
     a_trace,
     at,
     by,
@@ -29,7 +28,7 @@ from builders import (
     snap,
     waits,
 )
-from lucid.core.decision import Action, Decided, Hold, PartitionPlan, Requeue, Resize, Start, decision_to_dict
+from lucid.core.decision import Action, Decided, Hold, PartitionPlan, Resize, Start, decision_to_dict
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
 from lucid.core.reasons.queue import Allotted, NextRound, Preempted, TooLarge
@@ -39,12 +38,10 @@ from lucid.orchestrator.policies.rounds import pollux
 from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, SearchResult, search
 from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GradParams
 from lucid.orchestrator.rounds import Round
-from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.training import AppLearning
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.record import Trace
 from scenes.systems import AGENTS_LIMITS as LIMITS
 from scenes.systems import RESIZES, holds, wants
 
@@ -157,14 +154,6 @@ def test_host_memory_limits_what_a_node_gives() -> None:
     assert decision is None or all(p.mask.bit_count() <= 2 for p in decision.placement)  # type: ignore[union-attr]
 
 
-def test_two_jobs_on_several_nodes_do_not_meet() -> None:
-    jobs = [holds(f"j{i}", f"n{i}:0", (1, 8)) for i in (1, 2, 3)]
-    made = plan("pollux", part(nodes(4, 2), running=jobs), 60000.0)
-    where = {j.job.id: getattr(made.decisions.get(j.job.id), "placement", j.placement) for j in jobs}
-    spread = [{p.node for p in placement} for placement in where.values() if len(placement) > 1]
-    assert all(not (a & b) for i, a in enumerate(spread) for b in spread[:i])
-
-
 def test_the_same_snapshot_gives_the_same_plan_and_memory_is_only_a_start() -> None:
     partition = part(nodes(4, 4), [wants("n")], [holds(f"j{i}", f"n{i}:0-1", (2,)) for i in (1, 2, 3)])
     first, second = plan("pollux", partition), plan("pollux", partition)
@@ -206,36 +195,6 @@ def replay_elastic(
     tape = Tape()
     cluster = a_cluster(trace, layout, agents="adapt" in made.needs)
     return {o.job.id: o for o in run(cluster, made, predictor, tape).outcomes}, tape
-
-
-def trains(app: Application, name: str, submit_s: float, batch: int = 256) -> TraceJob:
-    truth: AppLearning = learning(app, batch)
-    return TraceJob(a_job(name, 2, submit_s, elastic=LIMITS), truth.epochs * truth.epoch_s(2)[1], learning=truth)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_few_jobs_come_to_their_end_faster_than_alone_on_what_they_asked_for(app: Application, name: str) -> None:
-    trace = a_trace(*(trains(app, f"j{i}", 40.0 * i) for i in range(4)))
-    sections = {"optimus": {"interval_s": 60.0}}
-    predictor = OraclePredictor(trace) if name == "optimus" else FixedPredictor()
-    made = policy(name, predictor, **sections)
-    result = run(a_cluster(trace, {VC: nodes(4, 4)}, agents=name == "pollux"), made, predictor)
-    assert all(o.end_s > 0 for o in result.outcomes)
-    if name == "pollux":
-        assert any(len(o.placement) > 1 or o.resizes for o in result.outcomes)
-
-
-def test_a_preempted_job_comes_back(app: Application) -> None:
-    trace = a_trace(*(trains(app, f"j{i}", 0.0, 128) for i in range(5)))
-    result = run(a_cluster(trace, {VC: nodes(1, 2)}, agents=True), policy("pollux"), FixedPredictor())
-    assert all(o.end_s > 0 for o in result.outcomes)
-
-
-def test_a_job_with_nothing_left_for_it_is_requeued() -> None:
-    jobs = [holds("a", "n1:0-3", (4,))]
-    made = plan("pollux", part(nodes(1, 4), [waits("q", 4)], jobs))
-    assert isinstance(made.decisions["q"], Start)
-    assert isinstance(made.decisions["a"], Requeue)
 
 
 class Spy:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,6 @@ from scenes.jobs import HOME
 PYTHON = os.environ.get("LUCID_EXAMPLES_PYTHON", "")
 WHY = "LUCID_EXAMPLES_PYTHON names no Python with PyTorch, Lightning and transformers: make test-examples"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PYTHON, reason=WHY)]
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples/elastic"
-
 TRAIN = '''
 """Tells which samples it takes, and at last its parameters. Arguments: EPOCHS SHUFFLE LARGEST STEP_S HOW [GROW]."""
 import json, sys, time
@@ -150,32 +147,3 @@ def test_a_batch_without_a_step_is_told(trained: Trained) -> None:
     status, error = trained.run(1, 1, "no", 0, 0, "forgets")
     assert status == 1
     assert "needs one optimizer.step()" in error
-
-
-@pytest.mark.parametrize("name", ["train_elastic", "train_lightning", "train_transformers"])
-def test_the_examples_stop_with_a_checkpoint_and_go_on_at_another_size(tmp_path: Path, name: str) -> None:
-    for folder in ("reports", "checkpoints"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder).chmod(0o1777)
-    report = tmp_path / "reports" / HOME / "7.json"
-
-    def told() -> float:
-        return json.loads(report.read_text())["epochs"] if report.exists() else 0.0
-
-    command = [sys.executable, str(RUN), "--checkpoints", str(tmp_path / "checkpoints"), PYTHON, "-W", "ignore"]
-    for gpus, epochs in ((2, 100000), (1, 0)):
-        made = environ(SLURM_GPUS_ON_NODE=str(gpus), LUCID_REPORTS=str(tmp_path / "reports"), OMP_NUM_THREADS="1")
-        began = told()
-        words = [*command, str(EXAMPLES / f"{name}.py"), str(epochs or int(began) + 3)]
-        with subprocess.Popen(
-            words, env=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            if epochs:
-                until = time.monotonic() + 120
-                while told() < 2 and time.monotonic() < until:
-                    time.sleep(0.2)
-                process.send_signal(signal.SIGTERM)
-            out = process.communicate(timeout=120)[0]
-        assert process.returncode == (143 if epochs else 0), out[-2000:]
-        assert told() >= 2 if epochs else told() == int(began) + 3
-    assert {size for size, _ in json.loads(report.read_text())["epoch_s"]} == {1, 2}

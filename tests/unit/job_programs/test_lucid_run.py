@@ -66,12 +66,6 @@ def test_a_process_for_each_gpu_with_numbers_of_this_start() -> None:
         assert "LUCID_CHECKPOINTS" not in one
 
 
-def test_gpus_are_counted_by_what_there_is() -> None:
-    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="", CUDA_VISIBLE_DEVICES="4,5,6"))) == 3
-    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="", LUCID_GPUS_HERE="2"))) == 2
-    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="many"))) == 1
-
-
 def started(process: subprocess.Popen[str], count: int = 2) -> list[int]:
     return [int(process.stdout.readline()) for _ in range(count)]
 
@@ -98,12 +92,6 @@ def test_sigterm_reaches_all_and_their_status_is_the_jobs(status: str, ends: int
 def test_one_that_fails_ends_the_others_and_says_so() -> None:
     done = run(*python("import os, sys, time; time.sleep(60) if os.environ['RANK'] == '0' else sys.exit(4)"))
     assert (done.returncode, "status 4; the others are stopped" in done.stderr) == (4, True)
-
-
-def test_one_that_checkpoints_alone_takes_the_others_with_it() -> None:
-    with launch(*python(CHECKPOINTS.format(status=143))) as process:
-        os.kill(started(process)[0], signal.SIGTERM)
-        assert process.wait(20) == 143
 
 
 def alive(number: int) -> bool:

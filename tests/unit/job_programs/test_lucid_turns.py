@@ -172,12 +172,6 @@ def test_without_a_folder_it_measures_and_nothing_else(tmp_path: Path, folder: s
     assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 0
 
 
-def test_where_nobody_reads_reports_the_job_is_told_once(tmp_path: Path) -> None:
-    with Box(tmp_path).run(LOOP, LUCID_REPORTS=str(tmp_path / "none"), SLURM_JOB_ID="7") as process:
-        _, err = process.communicate(timeout=60)
-    assert err.count("not reported") == err.count("\n") == 1
-
-
 def test_an_error_or_a_signal_in_a_stage_ends_its_turn(box: Box) -> None:
     caught = """
 turns = lucid_turns.Turns(patience_s=300)
@@ -202,32 +196,6 @@ with turns.gpu():
         process.terminate()
         assert process.wait(60) == 3
     assert box.members() == []
-
-
-def test_an_interrupt_while_waiting_is_the_jobs_own(box: Box) -> None:
-    waiting = """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
-turns = lucid_turns.Turns(patience_s=300)
-try:
-    while True:
-        with turns.cpu():
-            if turns.members > 1:
-                print("two", flush=True)
-            time.sleep(0.01)
-        turns.step()
-except KeyboardInterrupt:
-    pass
-for _ in range(3):
-    turns.step()
-print("interrupted")
-"""
-    box.start("a", STAGES[0], 500, patience_s=300, stuck_at=[20, 1])
-    with box.run(waiting) as process:
-        assert process.stdout.readline() == "two\n"
-        assert box.line("a") == "stuck"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert out.endswith("interrupted\n"), err
 
 
 def test_a_forked_child_takes_no_turns_and_is_no_sign_of_its_parents_life(box: Box) -> None:
@@ -261,28 +229,6 @@ with turns.gpu():
             assert box.ends("a")[1] == ""
         finally:
             os.kill(child, signal.SIGKILL)
-
-
-def test_another_threads_stages_and_stages_in_stages_take_no_turn(box: Box) -> None:
-    nested = """
-turns = lucid_turns.Turns(patience_s=300)
-for _ in range(5):
-    with turns.gpu():
-        thread = threading.Thread(target=lambda: turns.storage().__enter__())
-        thread.start(), thread.join()
-        with turns.network():
-            time.sleep(0.01)
-        with turns.gpu():
-            time.sleep(0.01)
-    turns.step()
-print(json.dumps(turns.stages))
-"""
-    with box.run(nested) as process:
-        out, err = process.communicate(timeout=60)
-    stages = json.loads(out)
-    assert err == ""
-    assert stages["gpu"] >= 0.02
-    assert stages["storage"] == stages["network"] == 0
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,13 @@ from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.reasons.queue import FreeGpus, Reserved
-from lucid.daemon.build import Parts
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
-from lucid.daemon.reporting import replan as last_plan
-from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, as_foreseen, starts_from_view
+from lucid.daemon.reporting.starts import Span, StartsAhead, as_foreseen, starts_from_view
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
-from lucid.slurm.client import Breaker
 from lucid.store.port import JobNote
 from lucid.store.sqlite import SqliteStore
 from scenes.hostile import start
@@ -136,18 +133,14 @@ class Forgetful(FakeSlurm):
 
 
 class Absent(Site):
-    def start(self, holder: str = "one") -> Daemon:
-        if not isinstance(self.slurm, Forgetful):
-            self.slurm = self.sampler.slurm = Forgetful(self.slurm.machines, now=1e6)
-            self.books = Books(self.slurm)
-        self.store = SqliteStore(self.folder / "lucid.db")
+    def __init__(self, folder: Path, **daemon: Any) -> None:
+        super().__init__(folder, slurm=Forgetful, **daemon)
+
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
+        if "books" not in self.__dict__:
+            self.books, self.slurm.now = Books(self.slurm), 1e6
         self.predictor = WithContention(HistoryPredictor(2000.0))
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            self.predictor, accounting=self.books, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, accounting=self.books, **parts)
 
     def away(self, seconds: float) -> None:
         """The daemon is killed; Slurm goes on, and forgets."""
@@ -281,22 +274,22 @@ def told(at_s: float, starting: tuple[str, ...] = (), **starts: Span | None) -> 
     return None if found is None else dict(found.starts_in_s)
 
 
-def test_what_was_foreseen_of_this_picture_is_told_as_it_is() -> None:
-    assert told(100.0, a=(5, 10, 20), b=None) == {"a": (5, 10, 20), "b": None}
-
-
-def test_what_was_foreseen_before_comes_nearer() -> None:
-    assert told(90.0, a=(5, 15, 20), b=(100, 110, 120)) == {"a": (1, 5, 10), "b": (90, 100, 110)}
-
-
-def test_now_is_told_of_the_jobs_that_the_plan_starts_and_of_no_other() -> None:
-    assert told(95.0, ("a",), a=(5, 15, 20), b=(1, 1, 1)) == {"a": (0, 0, 0), "b": (1, 1, 1)}
-    assert told(95.0, a=(0, 0, 0), b=None) is None, "it was to start, and waits still: Slurm refused it, say"
-
-
-def test_it_does_not_hold_where_it_is_old_or_knows_not_all_who_wait() -> None:
-    assert told(39.0, a=None, b=None) is None
-    assert told(100.0, a=(5, 10, 20)) is None
+@pytest.mark.parametrize(
+    ("at_s", "starting", "foreseen", "found"),
+    [
+        (100.0, (), {"a": (5, 10, 20), "b": None}, {"a": (5, 10, 20), "b": None}),
+        (90.0, (), {"a": (5, 15, 20), "b": (100, 110, 120)}, {"a": (1, 5, 10), "b": (90, 100, 110)}),
+        (95.0, ("a",), {"a": (5, 15, 20), "b": (1, 1, 1)}, {"a": (0, 0, 0), "b": (1, 1, 1)}),
+        (95.0, (), {"a": (0, 0, 0), "b": None}, None),
+        (39.0, (), {"a": None, "b": None}, None),
+        (100.0, (), {"a": (5, 10, 20)}, None),
+    ],
+    ids=["of now", "comes nearer", "starts now", "was to start and waits", "old", "not all who wait"],
+)
+def test_what_was_foreseen_is_told_where_it_holds(
+    at_s: float, starting: tuple[str, ...], foreseen: dict[str, Span | None], found: dict[str, Span | None] | None
+) -> None:
+    assert told(at_s, starting, **foreseen) == found
 
 
 def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
@@ -310,35 +303,6 @@ def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
     assert as_foreseen(plan, StartsAhead(100.0, {"a": None})) is plan, "the plan's own date is all that is known"
 
 
-@pytest.mark.parametrize("written", [None, {}, [], {"at_s": "x", "starts": {}, "own_ahead_s": {}, "ahead_s": 1.0}])
-def test_what_another_version_wrote_is_passed_over(written: Any) -> None:
-    assert starts_from_view(written, snap(100.0, part(nodes(1, 8), [])), Plan(100.0, {})) is None
-
-
 def test_how_far_was_planned_ahead_is_kept() -> None:
     written = StartsAhead(1.0, {}, 50.0, {"a": 20.0, "b": math.inf})
     assert StartsAhead.from_dict(json.loads(json.dumps(written.to_dict()))) == written
-
-
-def test_commands_plan_nothing_where_lucidd_has_foreseen_the_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path)
-    for number in range(4):
-        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
-    site.turns(400.0, every_s=10.0)
-    (waiting, *_) = site.store.view(STARTS)["starts"]
-    planned = {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()}
-    calls: list[object] = []
-    ahead = last_plan.LastPlan.ahead
-    monkeypatch.setattr(last_plan.LastPlan, "ahead", lambda *given: calls.append(given) or ahead(*given))
-    assert {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()} == planned
-    assert not calls
-    site.store.put_view(STARTS, None)  # of the first cycle there is none
-    again = {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()}
-    assert len(calls) == len(again)
-    assert again == planned
-
-
-def _asked(waiting: str) -> dict[str, tuple[str, ...]]:
-    return {"queue": ("queue",), "explain": ("explain", waiting), "why-not": ("why-not", waiting)}

@@ -21,9 +21,9 @@ from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
-from lucid.core.ports import Applied, Capability
+from lucid.core.ports import Applied
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.daemon.learning.training import UPKEEP, Upkeep
+from lucid.daemon.learning.training import UPKEEP
 from lucid.daemon.policies import LivePolicy
 from lucid.daemon.reporting.counters import Counters, speeds_of
 from lucid.daemon.reporting.metrics import render
@@ -31,8 +31,6 @@ from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import ClusterUnavailable, Refusal, StoreError
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.planner import PolicyHost
-from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.registry import make_policy
 from lucid.profiler import waste
 from lucid.profiler.summary import Summary
@@ -166,39 +164,6 @@ def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path, monkeypatch: 
     assert counts(site)["failed"] == failed
 
 
-def test_another_version_left_something_else() -> None:
-    for junk in (None, 3, [], {"promises": 3}, {"promises": {"a": 3}}, {"promises": {"a": ["b", "x", 1]}}):
-        assert Counters(junk).to_dict()["promises"] == {}
-
-
-def test_a_hosted_policy_is_the_policy_otherwise_and_its_plans_are_timed() -> None:
-    class Inner:
-        name, rules, needs = "inner", PolicyRules(claims=True), frozenset[Capability]()
-
-        def plan(self, snapshot: Snapshot) -> Plan:
-            return Plan(snapshot.now_s)
-
-    ticks = iter([1.0, 1.25])
-    took: list[float] = []
-    host = PolicyHost(
-        lambda _: Inner(),  # type: ignore[arg-type, return-value]
-        FixedPredictor(),
-        took=took.append,
-        clock_s=lambda: next(ticks),
-    )
-    assert (host.name, host.rules, host.needs) == ("inner", Inner.rules, frozenset())
-    assert host.plan(Snapshot(5.0, {})).now_s == 5.0
-    assert took == [0.25]
-
-
-def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    found = [{"kind": "duration", "drift": {"error_ratio": 0.9, "jobs": 10, "psi": {}}}]
-    upkeep = Upkeep(site.settings.changed({"models.jobs": "x.log"}), site.store, lambda: found)
-    assert upkeep() == found
-    assert site.store.view(UPKEEP) == found
-
-
 def outcome(name: str, gpus: int, submit_s: float, queue_s: float, ran_s: float, **rest: object) -> JobOutcome:
     start_s = submit_s + queue_s
     made = JobOutcome(
@@ -221,50 +186,23 @@ OUTCOMES = (
 )
 
 
-def test_jct_and_queueing_by_hand() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
-    assert figures["jobs"] == 4
-    assert figures["avg_jct_s"] == pytest.approx((100 + 90 + 300 + 100) / 4)
-    assert figures["avg_queue_s"] == pytest.approx((0 + 30 + 100 + 10) / 4)
-    assert figures["median_jct_s"] == pytest.approx(100.0)
-    assert figures["median_queue_s"] == pytest.approx(20.0)
-    # linear between ranks: the 90th of 0, 10, 30, 100 is seven tenths of the way from 30 to 100
-    assert figures["p90_queue_s"] == pytest.approx(79.0)
-    assert figures["p999_queue_s"] == pytest.approx(100.0, abs=0.3)
-
-
-def test_jobs_above_eight_gpus_are_large() -> None:
-    figures = run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))
-    assert LARGE_GPUS == 8
-    assert figures["large_jobs"] == 2
-    assert figures["avg_jct_large_s"] == pytest.approx((300 + 100) / 2)
-
-
-def test_counts_and_makespan() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
-    assert figures["makespan_s"] == 320.0
-    assert (figures["preemptions"], figures["packed_jobs"], figures["packed_share"]) == (3, 2, 0.5)
-    assert figures["ended_in_profiling"] == 1
-    assert (figures["wall_s"], figures["cpu_s"], figures["predictor"]) == (0.5, 0.25, "history")
-
-
-def test_a_job_that_never_ran_is_counted_and_left_out_of_the_means() -> None:
-    never = JobOutcome(a_job("never", 99), 50.0)
-    figures = run_metrics(a_run(*OUTCOMES, never))
-    assert (figures["jobs"], figures["impossible_jobs"]) == (4, 1)
-    assert figures["avg_jct_s"] == run_metrics(a_run(*OUTCOMES))["avg_jct_s"]
-
-
-def test_groups_are_parts_of_the_whole() -> None:
-    figures = run_metrics(a_run(*OUTCOMES))
+def test_figures_of_a_run_by_hand() -> None:
+    figures = run_metrics(a_run(*OUTCOMES, JobOutcome(a_job("never", 99), 50.0)))
+    by_hand = {
+        "jobs": 4, "impossible_jobs": 1, "avg_jct_s": (100 + 90 + 300 + 100) / 4, "median_jct_s": 100.0,
+        "avg_queue_s": (0 + 30 + 100 + 10) / 4, "median_queue_s": 20.0, "makespan_s": 320.0, "preemptions": 3,
+        # linear between ranks: the 90th of 0, 10, 30, 100 is seven tenths of the way from 30 to 100
+        "p90_queue_s": 79.0, "p999_queue_s": 99.79, "packed_jobs": 2, "packed_share": 0.5, "ended_in_profiling": 1,
+        "wall_s": 0.5, "cpu_s": 0.25, "large_jobs": 2, "avg_jct_large_s": (300 + 100) / 2,
+    }  # fmt: skip
+    assert {name: figures[name] for name in by_hand} == pytest.approx(by_hand)
+    assert figures["predictor"] == "history"
     assert {vc: group["jobs"] for vc, group in figures["by_vc"].items()} == {"v": 3, "w": 1}
     assert figures["by_vc"]["w"]["avg_jct_s"] == 90.0
-    assert {size: group["jobs"] for size, group in figures["by_size"].items()} == {
-        "1": 1,
-        "2-4": 1,
-        "5-8": 0,
-        ">8": 2,
-    }
+    sizes = {size: group["jobs"] for size, group in figures["by_size"].items()}
+    assert sizes == {"1": 1, "2-4": 1, "5-8": 0, ">8": 2}
+    assert LARGE_GPUS == 8
+    assert run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))["large_jobs"] == 2
 
 
 @pytest.mark.parametrize("gpus", range(1, 40))
@@ -348,7 +286,6 @@ def test_what_lucidd_did_is_told(site: Site) -> None:
     assert value(found, "lucid_cycles_total") == status["cycles"] > 100
     assert value(found, "lucid_cycle_duration_seconds_count") == status["cycles"]
     plans = value(found, "lucid_decision_duration_seconds_count")
-    assert plans is not None
     assert plans == value(found, "lucid_decision_duration_seconds_bucket", le="+Inf")
     assert value(found, "lucid_slurm_requests_total", kind="read") == status["calls"]["reads"]
     assert value(found, "lucid_actions_total", verb="start") == len(site.slurm.starts)
@@ -356,21 +293,6 @@ def test_what_lucidd_did_is_told(site: Site) -> None:
     assert value(found, "lucid_restarts_total", cause="parted") == 0.0
     assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in Refusal] == [False] * len(Refusal)
     assert value(found, "lucid_partitions", mode="pack") == 1.0
-
-
-def test_jobs_that_wait_and_profile_are_told(site: Site) -> None:
-    found = samples(render(source_of(site)))
-    picture = site.store.view("snapshot")
-    part = picture["partitions"]["vc"]
-    assert value(found, "lucid_pending_jobs", partition="vc") == len(part["pending"]) > 0
-    oldest_s = min(entry["since_s"] for entry in part["pending"])
-    assert value(found, "lucid_oldest_hold_seconds", partition="vc") == pytest.approx(
-        site.store.view("status")["at_s"] - oldest_s
-    )
-    assert value(found, "lucid_profiling_queue_jobs", partition="prof") == len(
-        picture["partitions"]["prof"]["pending"]
-    )
-    assert value(found, "lucid_oldest_hold_seconds", partition="prof") is None or picture["plan"]["prof"]
 
 
 def test_pairs_are_told_with_what_was_promised_and_what_was_measured(site: Site) -> None:
@@ -385,13 +307,11 @@ def test_pairs_are_told_with_what_was_promised_and_what_was_measured(site: Site)
     one = pairs[0]
     labels = {"partition": "vc", "job": one["job"]["id"], "partner": one["partner"]}
     promised = value(found, "lucid_pair_job_promised_speed_ratio", **labels)
-    assert promised is not None
     assert 0.5 < promised <= 1.0
     assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) is None, "not measured is absent, not 0"
     shared = value(found, "lucid_shared_gpu_seconds_total", speed="promised")
     saved = value(found, "lucid_sharing_saved_gpu_seconds_total", speed="promised")
     lost = value(found, "lucid_sharing_lost_gpu_seconds_total", speed="promised")
-    assert shared and saved is not None and lost is not None  # noqa: PT018 - one statement for mypy
     assert saved + lost == pytest.approx(shared, rel=1e-3), "speeds of at most 1: a + b - 1 and 2 - a - b"
 
 
@@ -423,8 +343,6 @@ def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
     assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
     not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
     held = value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
-    assert held is not None
-    assert not_measured is not None
     assert 0 < not_measured < held
     assert b"ada" not in text
     assert b"bob" not in text
@@ -470,7 +388,6 @@ def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
     found = samples(render(source_of(site)))
     assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
     margin = value(found, "lucid_starvation_margin_seconds", vc="vc")
-    assert margin is not None
     assert 0 < margin <= 7200.0
     assert value(found, "lucid_starvation_starts_total", vc="vc")
 

@@ -1,10 +1,18 @@
-"""Learned models in the daemon: which version answers, what stands in for it, and how it is trained beside it."""
+"""Learned models in the daemon: which version answers, what stands in for it, and the children that train them."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +24,23 @@ from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import build, process
-from lucid.daemon.build import Parts
+from lucid.daemon import process
+from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import Upkeep, model_timer, write_job_log
+from lucid.daemon.learning.training import Upkeep, trained, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.duration.model import DurationModel
-from lucid.models.library import Library, Version
+from lucid.models.library import Library
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
 from lucid.setup.doctor_state import check_state
-from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.models import cluster, job_log
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 
@@ -47,16 +55,10 @@ def ended(n: int, user: str = "ada", ran_s: float = 300.0) -> Ended:
 class LearnedSite(Site):
     """The same site, going by a library."""
 
-    def start(self, holder: str = "one") -> Daemon:
+    def lucidd(self, holder: str, store: SqliteStore | None = None, **parts: Any) -> Daemon:
         self.library = Library(self.folder / "models")
-        self.store = SqliteStore(self.folder / "lucid.db")
         models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
-        parts = Parts(
-            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
-            models, monotonic_s=lambda: self.slurm.now,
-        )  # fmt: skip
-        self.daemon = Daemon(parts, holder)
-        return self.daemon
+        return super().lucidd(holder, store, predictor=models, **parts)
 
     def serve(self, kind: str, model: Any) -> None:
         self.library.promote(kind, self.library.add(kind, model.to_json(), {}), "judged better")
@@ -108,40 +110,6 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
     assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
-
-
-def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = LearnedSite(tmp_path, catch_up_days=0.0)
-    site.store.close()
-    site.serve("duration", DurationModel.untrained())
-    site.serve("share", TINY)
-    reads: list[str] = []
-    show = Library.show
-
-    def counted(library: Library, name: str, number: int | None = None) -> Version:
-        reads.append(name)
-        return show(library, name, number)
-
-    monkeypatch.setattr(Library, "show", counted)
-    LiveModels(site.library.root).make()
-    once = sorted(reads)
-    assert {*once} == {"duration", "share"}
-
-    reads.clear()
-    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
-    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
-    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
-    daemon, store = Daemon(parts), parts.store
-    for _ in range(2):
-        daemon.turn()
-        assert sorted(reads) == once
-    assert store.view("status")["models"]["duration"]["version"] == "v1"
-    site.serve("share", JUMBO)
-    reads.clear()
-    daemon.turn()
-    assert sorted(reads) == once, "and again when another version serves"
-    daemon.stop()
-    store.close()
 
 
 def test_what_a_job_was_decided_by_is_told_after_it_has_ended(site: LearnedSite) -> None:
@@ -208,7 +176,6 @@ def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
     store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
     lease = store.take_lease("me", 0.0, 1e9)
-    assert lease is not None
     store.put_ended([ended(n) for n in range(jobs)], lease.token)
 
     def train() -> list[dict[str, Any]]:
@@ -229,31 +196,20 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
     assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
 
 
-def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[list[str]] = []
-    monkeypatch.setattr("lucid.daemon.learning.training.ChildTick", lambda words, children=None: begun.append(words))
-    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
-    for every_h, there in ((0, False), (6, True)):
-        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
-        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
-    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
-
-
-def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
-    stop, told = threading.Event(), []
-    wake = WakeFile(tmp_path / "wake")
-
-    class Timer:
-        def start(self) -> None:
-            told.append("start")
-
-        def stop(self, wait: bool = False) -> None:
-            told.append("stop")
-
+@pytest.mark.parametrize(("every_h", "times"), [(0.0, 0), (6.0, 1)])
+def test_the_daemon_trains_beside_its_turns(site: LearnedSite, tmp_path: Path, every_h: float, times: int) -> None:
+    stop, trained = threading.Event(), threading.Event()
+    site.daemon.parts.settings = site.settings.changed({"models.every_h": every_h})
     turn = site.daemon.turn
-    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert process.turn_until(site.daemon, stop, wake, False, Timer()) == 0  # type: ignore[arg-type]
-    assert told == ["start", "stop"]
+
+    def once() -> float:
+        trained.wait(5.0 if times else 0.1)
+        stop.set()
+        return turn()
+
+    site.daemon.turn = once  # type: ignore[method-assign]
+    assert process.turn_until(site.daemon, stop, WakeFile(tmp_path / "wake"), False, trained.set) == 0
+    assert trained.is_set() is bool(times)
 
 
 def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:
@@ -284,9 +240,9 @@ def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> N
     site.submit("1", run_s=65.0)
     site.turns(20.0)
     slurm = site.slurm
-    slurm.records["1"] = replace(slurm.records["1"], flags=frozenset({"CONFIGURING"}))
+    slurm._set("1", flags=frozenset({"CONFIGURING"}))
     site.turns(40.0)
-    slurm.records["1"] = replace(slurm.records["1"], state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    slurm._set("1", state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
     site.turns(20.0)
     (ended,) = site.store.ended()
     assert not ended.ran
@@ -305,3 +261,127 @@ def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
     assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
     boots.observe([booting], 150.0)
     assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("error", [ModelError("no data"), RuntimeError("a bug")])
+def test_a_training_that_fails_is_logged(error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def train() -> list[dict[str, Any]]:
+        raise error
+
+    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
+    settings = settings_from({"daemon": daemon, "models": {"jobs": "x.log"}}, "test")
+    assert Upkeep(settings, SqliteStore(IN_MEMORY), train)() == []
+    assert str(error) in caplog.text
+
+
+def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"status 2: .*nothing to train from"):
+        trained(Children(), ["--library", str(tmp_path / "library")])
+    with pytest.raises(ModelError, match="longer than 0 s"):
+        trained(Children(), ["--library", str(tmp_path)], timedelta(seconds=0.01))
+
+
+_STUCK = """
+import sys, time
+from pathlib import Path
+from lucid.models.library import Library
+with Library(Path(sys.argv[1])).training():
+    Path(sys.argv[2]).write_text("training")
+    time.sleep(60)
+"""
+
+
+def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
+    tmp_path: Path,
+) -> None:
+    log, library, sign = (
+        job_log(tmp_path / "jobs.csv", cluster(120)),
+        Library(tmp_path / "library"),
+        tmp_path / "sign",
+    )
+    tick = partial(trained, Children(), ["--jobs", str(log), "--library", str(library.root)])
+    victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
+    try:
+        until(sign.exists)
+        found, *_ = tick()
+        assert f"process {victim.pid}" in found["reasons"][-1]
+        assert "version" not in found
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    found, *_ = tick()
+    assert (found["kind"], found["action"]) == ("duration", "train")
+    assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
+    assert library.serving("duration") == 1
+
+
+_PARENT = """
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
+child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+"""
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", _PARENT.format(path=str(told))]) as parent:
+        while not (told.exists() and told.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.05)
+        child = int(told.read_text())
+        assert _running(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    for _ in range(600):
+        if not _running(child):
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child outlived its parent by a minute")
+
+
+def test_a_child_prints_what_it_prints() -> None:
+    done = Children().run(["--version"], timedelta(minutes=2))
+    assert done.returncode == 0
+    assert "lucid" in done.stdout.lower()
+
+
+_ENDS = """
+import threading, time
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+children = child.Children()
+def work():
+    try:
+        children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+    except TimeoutError as error:
+        print(error, flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+while not children._running:
+    time.sleep(0.05)
+children.end()
+thread.join()
+work()
+"""
+
+
+def test_a_process_that_ends_waits_for_no_child() -> None:
+    """A training of an hour kept lucidd from ending after SIGTERM: its thread waited for the child."""
+    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]

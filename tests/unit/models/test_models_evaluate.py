@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,15 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.papers.plots import (
-    draw_importances,
-    draw_pictures,
-    draw_term,
-    draw_tree,
-    save_figure,
-)
 from lucid.cli.learn.evaluate import evaluate
-from lucid.errors import LucidError, ModelError, TraceError
+from lucid.errors import LucidError, TraceError
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.page import additive_page, chart_of_term, tree_page
@@ -80,13 +72,6 @@ def test_packing_prints_every_figure(measured: tuple[Path, Path]) -> None:
     assert (figures["configurations"], figures["pairs"]) == (18, 171)
 
 
-def test_packing_names_the_file_that_is_missing(tmp_path: Path) -> None:
-    absent = tmp_path / "none.csv"
-    error = refused("packing", absent, absent)
-    assert isinstance(error, ModelError)
-    assert "none.csv: cannot be read" in str(error)
-
-
 def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     hours = [datetime(2024, 1, 1) + timedelta(hours=n) for n in range(1500)]
@@ -100,29 +85,6 @@ def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     assert "no bin starts at or after" in str(refused("throughput", path, "--test-from", "2030-01-01"))
     # a date with a zone is no reason to fall over bins without one
     assert "no bin starts" in str(refused("throughput", path, "--test-from", "2030-01-01T00:00:00+02:00"))
-
-
-def job_log(path: Path) -> Path:
-    rng = np.random.default_rng(1)
-    rows: list[list[object]] = []
-    for i in range(300):
-        user = int(rng.integers(6))
-        rows.append([i, f"u{user}", 600.0 * i, round(float(rng.lognormal(5 + user / 2, 0.4)), 1), 1, 4, "1-00:00:00"])
-    return write(path, "job_id,user,submit_time,duration,nodes,tasks,time_limit", rows)
-
-
-def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
-    path = job_log(tmp_path / "log.csv")
-    arguments = ("duration", path, "--test-from", "250", "--refits", "1")
-    figures = json.loads(run(*arguments, "--json"))
-    assert {"mae_s", "within_2x", "spearman", "coverage_80"} <= set(figures)
-    assert (figures["kind"], figures["jobs"]) == ("duration", 50)
-    median = figures["running_median"]
-    table = run(*arguments)
-    told = {"mae_s": figures["mae_s"], "coverage_80": figures["coverage_80"], "running_median.mae_s": median["mae_s"]}
-    for name, value in told.items():
-        assert re.search(rf"│ {name} +│ +{value:,.{1 if value >= 1000 else 3}f} │", table), name
-    assert re.search(r"│ jobs +│ +50 │", table)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +104,6 @@ def test_duration_says_what_is_wrong_with_a_log(tmp_path: Path, content: str, ro
     assert "log.csv" in str(error)
 
 
-def test_a_wrong_date_is_a_usage_error() -> None:
-    result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--test-from", "September"])
-    assert result.exit_code == 2
-    assert "'September' is neither a row number nor a time such as 2020-09-01" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -165,7 +121,6 @@ def test_each_kind_has_its_own_files_and_options(words: str, said: str) -> None:
     assert said in result.stderr
 
 
-PNG = b"\x89PNG\r\n\x1a\n"
 GPUS = Axis("gpus", "continuous", cuts=(1.5, 4.5, 64.0))
 USER = Axis("user", "categorical", categories={"ann": 1, "<b>bob</b>": 2, "cy": 3})
 NONE = Axis("nothing", "continuous")
@@ -184,13 +139,6 @@ def term(*axes: Axis, seed: int = 0) -> Term:
 
 MODEL = AdditiveModel(1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE)))
 TREE = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
-
-
-def test_every_term_becomes_a_picture(tmp_path: Path) -> None:
-    paths = draw_pictures(MODEL, tmp_path / "plots", "Duration", "s")
-    assert len(paths) == 1 + len(MODEL.terms)
-    assert all(path.read_bytes().startswith(PNG) for path in paths)
-    assert len({path.name for path in paths}) == len(paths)
 
 
 def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -> None:
@@ -218,34 +166,3 @@ def test_the_tree_on_a_page_names_every_node(tmp_path: Path) -> None:
     text = (tmp_path / "tree.html").read_text(encoding="utf-8")
     for words in ("gmem_util", "&lt;= 30 %?", "Jumbo (2)", "rows: <b>5</b>", 'data-tip="1 Tiny, 1 Medium"'):
         assert words in text, words
-
-
-def test_the_steps_drawn_are_the_scores() -> None:
-    drawn = draw_term(MODEL.terms[0]).axes[0].patches[0].get_data()
-    np.testing.assert_array_equal(drawn.values, MODEL.terms[0].scores[1:-1])
-    np.testing.assert_array_equal(drawn.edges[1:-1], GPUS.cuts)
-
-
-def test_importances_are_ranked() -> None:
-    axes = draw_importances(MODEL, "x").axes[0]
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] == max(term.importance for term in MODEL.terms)
-
-
-def test_many_categories_are_cut_to_what_matters() -> None:
-    many = Axis("user", "categorical", categories={f"user{n}": n for n in range(1, 301)})
-    axes = draw_term(term(many)).axes[0]
-    assert len(axes.patches) == 20
-    assert "20 that matter most of 300" in axes.get_title("left")
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_tree_names_every_node(tmp_path: Path, suffix: str) -> None:
-    figure = draw_tree(TREE)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert any("gmem_util" in text and "30 %" in text for text in texts)
-    assert any("Jumbo (2)" in text for text in texts)
-    path = tmp_path / f"tree.{suffix}"
-    save_figure(figure, path)
-    assert path.read_bytes().startswith(PNG) or re.search(b"<svg", path.read_bytes())

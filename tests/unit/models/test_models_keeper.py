@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,15 +73,6 @@ def test_a_version_learns_only_from_before_what_judges_it(
     facts = library.show("duration", 2).facts
     assert (facts["learned_from"], facts["judged_on"]) == (240 + 130, 130)
     assert facts["loss_in_service"] == pytest.approx(facts["loss"])
-
-
-def test_too_little_news_is_said(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
-    library = Library(tmp_path)
-    DURATION.train(library, by_end(jobs, 300))
-    with pytest.raises(ModelError, match="35 jobs are new since the version in service learned"):
-        DURATION.train(library, by_end(jobs, 275))
-    with pytest.raises(ModelError, match="0 jobs are new"):
-        DURATION.train(Library(tmp_path / "other"), by_end(jobs, 0))
 
 
 def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
@@ -166,45 +152,6 @@ def test_a_tick_beside_a_training_is_skipped(jobs: JobTable, tmp_path: Path, qui
         with pytest.raises(TrainingRuns):
             keeper(library, jobs).train("duration")
     assert library.names() == []
-
-
-_VICTIM = """
-import sys
-from pathlib import Path
-from datetime import UTC, datetime
-from scenes.models import cluster
-from lucid.models.duration import evaluate
-from lucid.models.kinds import Keeper, Source
-from lucid.models.library import Library
-import time
-def fit(jobs):
-    Path(sys.argv[2]).write_text("training")
-    time.sleep(60)
-evaluate.fit_durations = fit
-Keeper(Library(Path(sys.argv[1])), {"jobs": Source(lambda: cluster(600))}).tick(datetime.now(UTC))
-"""
-
-
-def test_killed_in_the_midst_of_training_the_next_tick_does_it(
-    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
-) -> None:
-    library, sign = Library(tmp_path / "library"), tmp_path / "sign"
-    folders = (Path(__file__).parents[2], Path.cwd())
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(library.root), str(sign)], env=environment)
-    try:
-        deadline = time.monotonic() + 60
-        while not sign.exists():
-            assert victim.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        (outcome,) = keeper(library, jobs).tick(NOW)
-        assert f"process {victim.pid}" in outcome.decision.reasons[-1]
-    finally:
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-    (outcome,) = keeper(library, jobs).tick(NOW)
-    assert outcome.trained.promoted
 
 
 def test_measured_models_are_judged_on_new_measurements_and_then_learn_them(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -111,18 +110,6 @@ def test_a_model_without_a_loss_is_not_stored(library: Library) -> None:
     assert library.names() == []
 
 
-def test_a_failed_fit_leaves_lock_and_service_alone(library: Library) -> None:
-    train(library, 5.0)
-
-    def broken() -> float:
-        raise ValueError("no data")
-
-    with pytest.raises(ValueError, match="no data"):
-        library.train("toy", broken, lambda m: {"value": m}, lambda d: float(d["value"]), abs)
-    assert library.serving("toy") == 1
-    assert train(library, 6.0).promoted
-
-
 def test_two_trainings_never_run_at_once(library: Library) -> None:
     def nested() -> float:
         with pytest.raises(TrainingRuns, match="another training runs"):
@@ -209,11 +196,3 @@ def test_killed_at_any_step_the_library_serves_and_trains_on(tmp_path: Path) -> 
         assert done.returncode == -signal.SIGKILL
     assert seen == {5.0, 9.0}
     assert step > 10  # it did die on the way
-
-
-def test_files_are_readable_json(library: Library) -> None:
-    train(library, 5.0, facts={"rows": 3})
-    content = json.loads((library.root / "toy" / "v0001.json").read_text())
-    assert set(content) == {"format", "sha256", "created", "facts", "data"}
-    assert content["facts"] == {"rows": 3, "loss": 5.0, "loss_in_service": None}
-    assert not list(library.root.rglob("*.tmp"))

@@ -130,18 +130,6 @@ def test_it_says_what_the_model_says(learned: LearnedPredictor, model: DurationM
         assert learned.predict(item.job, None, 0.0).duration_s == pytest.approx(float(whole.point_s[0]), rel=1e-9)
 
 
-def test_share_scores_come_with_their_path_or_from_the_other_predictor(
-    learned: LearnedPredictor, model: DurationModel
-) -> None:
-    found = learned.predict(a_job("x"), PROFILE, 0.0)
-    assert (found.share_score, found.share_source) == (0, "share tree")
-    assert found.share_splits == (Split("gpu_util", 20.0, True, 25.0),)
-    without = LearnedPredictor(model, DurationHistory(), HistoryPredictor())
-    assert without.predict(a_job("x"), PROFILE, 0.0).share_score == 2
-    assert without.predict(a_job("x"), None, 0.0).share_score is None
-    assert without.pair_speed(PROFILE, PROFILE) is None
-
-
 def test_pair_speeds_are_the_pair_models() -> None:
     usages, pairings = measured(9)
     pairs = fit_pairs(pairings)
@@ -155,22 +143,6 @@ def test_pair_speeds_are_the_pair_models() -> None:
             one, other = pairs.speeds([(usage_of(a), usage_of(b))])[0].tolist()
             for _ in range(2):  # the second time from what is kept
                 assert predictor.pair_speed(a, b) == pytest.approx((min(one, 1.0), min(other, 1.0)), abs=1e-12)
-
-
-def test_labels_name_family_and_configuration() -> None:
-    usage = usage_of(replace(PROFILE, workload="bert|wiki|32|1"))
-    assert (usage.workload, usage.config) == ("bert", "bert/wiki/32/1")
-    assert usage_of(PROFILE).workload is None
-
-
-def test_the_row_scorer_equals_the_tables(model: DurationModel) -> None:
-    assert model.tables is not None
-    scorer = RowScorer(model.tables)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        row = {name: rng.choice([np.nan, rng.normal(0, 2)]) for name in model.tables.features}
-        whole = model.tables.score({name: [value] for name, value in row.items()})
-        assert scorer(row) == pytest.approx(float(whole[0]), abs=1e-12)
 
 
 @given(st.sampled_from(["a", "b", "never seen", None]), st.one_of(st.none(), st.floats(-1e3, 1e3)))
@@ -201,17 +173,6 @@ def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Pa
     again = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert again.duration is None
     assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
-
-
-def test_where_no_share_tree_serves_the_one_given_answers_under_its_name(tmp_path: Path) -> None:
-    def source(library: Library) -> str:
-        made = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor(), share=TREE)
-        return made.predict(a_job("x"), PROFILE, 0.0).share_source
-
-    library = Library(tmp_path)
-    assert source(library) == "synthetic share tree"
-    library.promote("share", library.add("share", TREE.to_json(), {}))
-    assert source(library) == "share tree v1"
 
 
 def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, model: DurationModel) -> None:
@@ -335,10 +296,6 @@ def _leaks(monkeypatch: pytest.MonkeyPatch, jobs: int) -> Iterator[bool]:
 def test_in_a_replay_a_changed_future_moves_no_prediction(
     monkeypatch: pytest.MonkeyPatch, fits: list[JobTable]
 ) -> None:
-    assert all(_leaks(monkeypatch, 400))
-
-
-def test_in_a_replay_with_real_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(_leaks(monkeypatch, 400))
 
 

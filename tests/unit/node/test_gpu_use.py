@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -201,8 +199,6 @@ def test_a_card_that_does_not_count_and_memory_that_nobody_sees_are_not_known() 
 
 
 SLURM = Path(__file__).parents[3] / "slurm"
-HOLES = (0, 1, 3, 4, 5, 7)
-"""Device files that gres.conf of a real site names (monal02)."""
 
 
 class Host:
@@ -265,54 +261,6 @@ def test_the_jobs_uuids_are_those_of_its_device_files(
     assert [host.node.place_of(number) for number in numbers] == list(range(len(files)))
     with pytest.raises(seal.Refused, match="the seal names"):
         seal.read(host.payload(job), "77", 0, "n1", [len(files)])
-
-
-UNMUNGE = "#!/bin/sh\nprintf 'STATUS: Success (0)\\nENCODE_TIME: 9999999999\\nUID: 0\\n\\n'; cat {}\n"
-
-
-@pytest.mark.parametrize(
-    ("minors", "style", "job", "says"),
-    [
-        ((4, 5, 6, 7, 0, 1, 2, 3), "/dev/nvidia{}", (0,), "/dev/nvidia0"),  # PrincetonUniversity/jobstats#34
-        (tuple(range(8)), "/dev/nvidia{}", (1, 2), "/dev/nvidia1,/dev/nvidia3"),
-        ((0,), "/dev/dri/renderD{}", (0,), ""),
-    ],
-)
-def test_the_prolog_starts_mps_on_the_gpu_of_the_device_file_or_on_none(
-    tmp_path: Path, minors: tuple[int, ...], style: str, job: tuple[int, ...], says: str
-) -> None:
-    files = [style.format(number) for number in HOLES] if len(minors) == 8 else [style.format(128)]
-    host = Host(tmp_path, minors, files)
-    for name in ("node_hook.sh", "unseal"):
-        shutil.copy(SLURM / name, tmp_path)
-    shutil.copytree(SLURM / "prolog.d", tmp_path / "prolog.d")
-    shutil.copytree(SLURM / "lucid_hooks", tmp_path / "lucid_hooks", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "mps").mkdir()
-    (tmp_path / "payload").write_text(host.payload(job))
-    for name, text in (
-        ("unmunge", UNMUNGE.format(tmp_path / "payload")),
-        ("sampler", f'#!/bin/sh\necho "$@" >>{tmp_path}/log\n'),
-        ("mps/start", f'#!/bin/sh\necho "$@" >>{tmp_path}/log\n'),
-        ("mps/stop", "#!/bin/sh\n"),
-        ("logger", f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n'),
-    ):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "node.conf").write_text(
-        f"sampler {tmp_path}/sampler\nmps {tmp_path}/mps\nlimit 20\ndaemon 0\npath {tmp_path}:{os.environ['PATH']}\n"
-    )
-    environ = {
-        "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "1000", "SLURM_JOB_RESTART_COUNT": "0", "SLURMD_NODENAME": "n1",
-        "SLURM_JOB_GPUS": str(job[-1]), "SLURM_JOB_EXTRA": f"lucid-seal=MUNGE:{'A' * 32}:",
-    }  # fmt: skip
-    subprocess.run(["sh", tmp_path / "prolog.d/50-lucid"], check=True, env=environ)
-    sampled, *started = (tmp_path / "log").read_text().splitlines()
-    numbers = ",".join(str(host.node.gpu_numbers[place]) for place in job)
-    assert f" --gpus {numbers} " in sampled
-    uuids = ",".join(host.uuids[file] for file in says.split(",") if file)
-    assert [line.split(" --gpus ")[1].split()[0] for line in started] == ([uuids] if uuids else [])
-    said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
-    assert ("of the GPUs with device numbers 128" in said) is not bool(uuids)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from lucid.slurm.act.prolog_extra import Items
-from lucid_hooks.plan import Limits, commands_to_join, namespace_of, render
+from lucid_hooks.plan import Limits, commands_to_join, namespace_of
 from lucid_hooks.processes import seen
 from nvml_emulator import smi as nvidia_smi
 
@@ -159,14 +159,6 @@ def test_stop_may_come_twice_or_for_a_job_nobody_knows(mps: Mps) -> None:
     mps.gone()
 
 
-def test_pairs_on_different_gpus_have_daemons_of_their_own(mps: Mps) -> None:
-    mps.start("7", G0)
-    mps.start("8", G1)
-    assert [daemon["gpus"] for daemon in mps.daemons()] in ([[G0], [G1]], [[G1], [G0]])
-    mps.stop("7")
-    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G1]]
-
-
 def test_no_daemon_spans_gpus_of_different_pairs(mps: Mps) -> None:
     mps.start("7", G0)
     refused = mps.start("8", G0, G1)
@@ -234,14 +226,6 @@ def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps
     mps.stop("7")
     mps.stop("8")
     mps.gone()
-
-
-def test_a_job_whose_epilog_never_ran_leaves_nothing_in_the_way(mps: Mps) -> None:
-    mps.start("7", G0)
-    (set_dir,) = (mps.dir / "sets").iterdir()
-    (set_dir / "clients" / "7").unlink()
-    assert mps.start("8", G0)["sharing"] == "mps"
-    assert len(mps.daemons()) == 1
 
 
 def test_a_fault_is_reported_with_the_partners_fate_and_mended(mps: Mps) -> None:
@@ -490,9 +474,6 @@ def test_a_requeued_job_is_a_client_where_it_is_now_only(mps: Mps) -> None:
     assert sorted(clients.values()) == [["7"], ["8"]]
 
 
-__all__ = ["mps", "pytestmark"]
-
-
 @pytest.fixture
 def v3(mps: Mps) -> Mps:
     (mps.fake / "v3").touch()
@@ -537,10 +518,6 @@ def test_where_version_3_does_not_come_up_it_is_version_2(v3: Mps) -> None:
     assert len(v3.daemons()) == 1
 
 
-def test_a_site_may_keep_to_version_2(v3: Mps) -> None:
-    assert v3.start("7", G0, options=("--protocol", "2"))["sharing"] == "mps"
-
-
 def test_a_program_that_does_not_know_version_3_is_not_asked_for_it(mps: Mps) -> None:
     assert mps.start("7", G0, options=("--protocol", "0"))["sharing"] == "mps"
     assert mps.log("-f") == 0
@@ -559,26 +536,6 @@ def test_after_a_fault_those_that_stay_have_their_namespaces_again(v3: Mps) -> N
     assert isinstance(spaces, dict)
     limits = {name: limits.get("pinned_memory_limit") for name, limits in spaces.items()}
     assert limits == {"default": None, "job_7": "9000M", "job_9": "4000M"}
-
-
-@pytest.mark.parametrize("bad", ["mem = 3", 'pinned_memory_limit = "10"', "uid = 4294967", 'allowed_devices = "0,1"'])
-def test_the_stand_in_refuses_what_is_not_documented(v3: Mps, tmp_path: Path, bad: str) -> None:
-    plan = tmp_path / "plan.toml"
-    key = bad.split()[0]
-    good = render([G0], 0, "7", Limits()).splitlines()
-    plan.write_text("\n".join([*(line for line in good[:3]), bad, *(x for x in good[3:] if not x.startswith(key))]))
-    pipe = tmp_path / "pipe"
-    pipe.mkdir()
-    env = {**v3.env, "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
-    env["CUDA_VISIBLE_DEVICES"] = G0
-    done = subprocess.run(
-        [v3.tools / "nvidia-cuda-mps-control", "-f", "-p", "3", "-a", str(plan)],
-        env=env, capture_output=True, text=True, timeout=30, check=False, start_new_session=True,
-    )  # fmt: skip
-    assert f"configuration error: lucid.{key}" in done.stderr
-    (v3.fake / "violations").unlink()
-    for daemon in v3.fake.glob("daemon-*"):
-        daemon.unlink()
 
 
 def test_names_are_what_version_3_allows() -> None:

@@ -23,7 +23,7 @@ from lucid.node.sampler import Sampler
 from lucid.node.service import NodePaths, metrics_from, running_pid
 from lucid.node.spool import read_run
 from lucid.profiler.samples import Sample
-from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
+from nvml_emulator import Board, Gpu, build, node_environment, uuid_of
 
 
 class Readings:
@@ -286,42 +286,6 @@ def until(condition: object, seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def test_prolog_to_epilog_with_two_jobs_of_a_pair(node: Node) -> None:
-    """As a user would: the prologs of two jobs, one sampler, a killed one replaced, both epilogs."""
-    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
-        node.board.gpus[0] = Gpu(90, 40, 7000, procs=[Proc(first.pid, 3000, 50, 25), Proc(second.pid, 3500, 30, 10)])
-        node.board.write()
-        started = time.monotonic()
-        assert node.call("start", "--job", "7", "--gpus", "0", "--pids", str(first.pid)).returncode == 0
-        assert time.monotonic() - started < 10, "a prolog must not wait for sampling"
-        pid = node.wait_for_sampler()
-        assert node.call("start", "--job", "8", "--gpus", uuid_of(0), "--pids", str(second.pid)).returncode == 0
-        assert running_pid(node.paths) == pid
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: running_pid(node.paths) is None)
-        assert node.call("status").returncode == 1
-        node.call("start", "--job", "8", "--gpus", uuid_of(0), "--pids", str(second.pid))
-        assert node.wait_for_sampler() != pid
-        enough = 40
-
-        def both_sampled() -> bool:
-            return all(
-                sum(len(read_run(run)) for run in node.paths.spool.glob(f"{job}@*")) > enough for job in ("7", "8")
-            )
-
-        until(both_sampled)
-        assert node.call("stop", "--job", "7").returncode == 0
-        assert node.call("stop", "--job", "8").returncode == 0
-        first.kill()
-        second.kill()
-    found = read_profile_files(node.paths.profiles)
-    assert found.bad == ()
-    seven, eight = found.summaries["7"][0].together, found.summaries["8"][0].together
-    assert (seven.gpu_util, seven.mem_mib) == (50, 3000)
-    assert (eight.gpu_util, eight.mem_mib) == (30, 3500)
-    assert list(node.paths.spool.iterdir()) == []
-
-
 def test_samples_go_with_the_job_where_no_sampler_is_left(node: Node) -> None:
     node.call("start", "--job", "7", "--gpus", "0")
     pid = node.wait_for_sampler()
@@ -373,56 +337,6 @@ def test_of_all_samples_none_is_lost_and_none_doubled_over_killed_samplers(node:
     times = [sample.at_s for sample in samples]
     assert times == sorted(times)
     assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * len(samples)
-
-
-def test_rare_pauses_of_the_driver_do_not_end_a_sampler(node: Node) -> None:
-    node.call("start", "--job", "7", "--gpus", "0")
-    pid = node.wait_for_sampler()
-
-    def taken() -> int:
-        return len(node.samples())
-
-    until(lambda: taken() > 3)
-    node.board.path.unlink()
-    before = taken()
-    until(lambda: taken() > before + 5)
-    node.board.generation += 1
-    node.board.gpus[0] = Gpu(80, 30, 2000)
-    node.board.write()
-    until(lambda: any(not sample.gpus[0].lost and sample.gpus[0].gpu_util == 80 for sample in node.samples()))
-    assert running_pid(node.paths) == pid
-    node.call("stop", "--job", "7")
-    notes = read_profile_files(node.paths.profiles).summaries["7"][0].notes
-    assert any("was lost" in note for note in notes)
-
-
-def test_the_speed_of_a_pair_is_seen_and_a_guest_brings_its_profile(
-    sampler: Sampler, source: Readings, tmp_path: Path
-) -> None:
-    """Job b was profiled in an earlier run on another node; here it begins beside a, promised 90 %, and gets 60 %."""
-    earlier = Sampler(source, tmp_path / "other", tmp_path / "profiles", "n0", owners=Given())
-    source.now = {
-        "GPU-0": GpuReading("GPU-0", 50, 20, 2000, dram_active=10, processes=(GpuProcess(201, 1800, 50, 20),))
-    }
-    one = JobSpec("b", ("GPU-0",))
-    ticks(earlier, [one], 0, 60)
-    ticks(earlier, [], 60, 1)
-
-    first = JobSpec("a", ("GPU-0",))
-    source.now = {
-        "GPU-0": GpuReading("GPU-0", 80, 40, 4000, dram_active=30, processes=(GpuProcess(101, 3800, 80, 40),))
-    }
-    ticks(sampler, [first], 100, 60)
-    both = (GpuProcess(101, 3800, 60, 30), GpuProcess(201, 1800, 40, 15))
-    source.now = {"GPU-0": GpuReading("GPU-0", 95, 45, 5800, dram_active=24, processes=both)}
-    ticks(sampler, [first, JobSpec("b", ("GPU-0",), promised=0.9)], 160, 90)
-    found = read_profile_files(tmp_path / "profiles")
-    for job, util in (("a", 80), ("b", 50)):
-        profile = found.profiles[job]
-        assert profile.gpu_util == util
-        assert profile.seen_speed == pytest.approx(0.6)
-        assert found.summaries[job][0].seen_by == "DRAM traffic"
-    assert found.summaries["b"][0].promised == 0.9
 
 
 class Mps(Given):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from test_node_sampler import Given, Readings, ticks
 
-import benchmarks.calibrate
 from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
@@ -211,13 +209,6 @@ def busy(profile: JobProfile, sm_active: float) -> JobProfile:
     return replace(profile, sm_active=sm_active)
 
 
-def alone_of(row: dict[str, str]) -> JobProfile:
-    util, mem_util, mem_mib, sm_active, dram_active = (
-        float(row[key]) for key in ("gpu_util", "gmem_util", "gmem", "sm_active", "dram_active")
-    )
-    return JobProfile(util, mem_util, mem_mib, sm_active=sm_active, dram_active=dram_active)
-
-
 @pytest.mark.parametrize("speed", [0.3, 0.5, 0.85, 1.0])
 def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
     by_sm = seen_speed(busy(A, 60), busy(B, 30), Spell(120, dram_active=20, sm_active=speed * 90))
@@ -226,33 +217,6 @@ def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
     assert (by_dram.speed, by_dram.method) == (pytest.approx(speed), "DRAM traffic")
     by_time = seen_speed(bare(A), bare(B), Spell(120, card_mem_util=speed * 60))
     assert (by_time.speed, by_time.method) == (pytest.approx(speed), "memory time")
-
-
-def test_on_measured_pairs_sm_activity_finds_the_speed_and_traffic_says_somewhat_too_much() -> None:
-    """The shipped table of one H100 under MPS: 15 pairs, steps a second against readings of the card."""
-    folder = Path(benchmarks.calibrate.__file__).parent / "measured" / "h100-mps"
-    with (folder / "profiles.csv").open() as file:
-        alone = {row["model"]: alone_of(row) for row in csv.DictReader(file)}
-    with (folder / "pairs.csv").open() as file:
-        pairs = list(csv.DictReader(file))
-    errors: dict[str, list[float]] = {}
-    for row in pairs:
-        own, partner = alone[row["model1"]], alone[row["model2"]]
-        sm_active, dram_active, mem_util = (float(row[key]) for key in ("sm_active", "dram_active", "gmem_util"))
-        for known in (
-            Spell(120, sm_active=sm_active, dram_active=dram_active),
-            Spell(120, dram_active=dram_active, card_mem_util=mem_util),
-            Spell(120, card_mem_util=mem_util),
-        ):
-            seen = seen_speed(own, partner, known)
-            if seen is not None:  # two jobs of cnn-small move too little to be judged by
-                true = (float(row["speed1"]) + float(row["speed2"])) / 2
-                errors.setdefault(seen.method, []).append(seen.speed - true)
-    assert len(errors["SM activity"]) == 15
-    assert max(map(abs, errors["SM activity"])) < 0.07
-    for traffic in ("DRAM traffic", "memory time"):
-        assert len(errors[traffic]) >= 13
-        assert 0.05 < sum(errors[traffic]) / len(errors[traffic]) < 0.12
 
 
 def test_one_side_without_traffic_leaves_the_others_share() -> None:

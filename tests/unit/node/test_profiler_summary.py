@@ -43,10 +43,6 @@ def test_a_torn_or_damaged_record_is_none() -> None:
         assert unpack(record[:i] + bytes([record[i] ^ 1]) + record[i + 1 :], 1, 0.0) is None
 
 
-def test_a_day_of_eight_gpus_is_under_twenty_mib() -> None:
-    assert 86_400 * record_size(8) / 2**20 < 9.0
-
-
 def test_memory_on_disk_is_never_less_than_it_was() -> None:
     for mib in (0.0, 1.0, 4.0, 20_518.3, 255_000.0):
         found = unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0)

@@ -20,7 +20,6 @@ from builders import (
     part,
     policy,
     reason,
-    replay,
     runs,
     snap,
     waits,
@@ -30,7 +29,7 @@ from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
-from lucid.core.reasons.queue import Backfill, FairOrder, NodesOut, SlurmBars, SlurmPriority
+from lucid.core.reasons.queue import Backfill, NodesOut, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -95,12 +94,6 @@ def test_the_job_in_front_starts_though_a_later_one_would_fit_better() -> None:
     assert starts(plan) == {"a": "n1"}
 
 
-def test_one_that_can_never_run_holds_nobody_up() -> None:
-    plan = decide("backfill", snap(0.0, part(nodes(1, 2), [waits("huge", 3, 1.0), waits("a", 2, 2.0)])))
-    assert starts(plan) == {"a": "n1"}
-    assert kinds(plan.decisions["huge"]) == ["TooLarge"]
-
-
 def test_one_that_waits_for_a_node_that_is_down_holds_nobody_up() -> None:
     up, down = nodes(2, 2)
     room = part([up, replace(down, available=False)], [waits("wide", 4, 1.0), waits("a", 2, 2.0)])
@@ -120,12 +113,6 @@ def test_cpus_count_as_gpus_do() -> None:
     takes = waits("takes", 1, 2.0, cpus=2, time_limit_s=1.5 * HOUR)
     head = waits("head", 1, 1.0, cpus=8, time_limit_s=HOUR)
     assert starts(decide("backfill", snap(10.0, replace(room, pending=(head, takes))))) == {}
-
-
-def test_without_weights_in_order_of_submission() -> None:
-    plan = decide("backfill", snap(0.0, part(nodes(1, 1), [waits("b", 1, 2.0), waits("a", 1, 1.0)])))
-    assert starts(plan) == {"a": "n1"}
-    assert reason(plan.decisions["a"], FairOrder).submit_s == 1.0
 
 
 def test_age_and_size_weigh_as_in_slurm() -> None:
@@ -169,19 +156,6 @@ def test_more_ends_than_steps_are_rounded_up() -> None:
     assert starts(decide("backfill", snap(0.0, room))) == {"late": "n201"}
     longer = [waiting[0], waits("late", 1, 2.0, time_limit_s=1200.0)]
     assert starts(decide("backfill", snap(0.0, replace(room, pending=tuple(longer))))) == {}
-
-
-def test_true_durations_are_not_what_it_decides_by() -> None:
-    """The same estimates and limits, other true durations: nothing changes before the first job ends."""
-
-    def first_decisions(factor: float) -> list[object]:
-        jobs = [by(f"j{i}", 1 + i % 3, factor * (400.0 + 37.0 * i), 5.0 * i) for i in range(12)]
-        guesses = FixedPredictor({f"j{i}": 900.0 - 50.0 * i for i in range(12)})
-        _, tape = replay("backfill", a_trace(*jobs), {"vc": nodes(2, 2)}, predictor=guesses)
-        return [(p.now_s, a.job_id, a.decision) for _, p, _ in tape.cycles for a in p.actions if p.now_s <= 200.0]
-
-    assert len(first_decisions(1.0)) >= 2
-    assert first_decisions(1.0) == first_decisions(3.0)
 
 
 def test_it_is_told_estimates_unless_the_oracle_is_asked_for() -> None:
@@ -245,16 +219,6 @@ def test_no_nodes_are_kept_for_a_large_job_that_slurm_bars() -> None:
         snap(9e5, room, predictions=GUESSES | {"r": guess(9e5)})
     )
     assert isinstance(plan.decision_of("first"), Start)
-
-
-def test_what_was_joined_is_the_same_object_while_nothing_changes() -> None:
-    """The safety check and the recorder go by that."""
-    barred = replace(waits("first", 4, 0.0), barred="Licenses")
-    room = part(nodes(1, 4), [barred, waits("wide", 8, 1.0)])
-    made = policy("lucid", profiling={"enabled": False})
-    before, after = (made.plan(snap(at_s, room, predictions=GUESSES)).partitions for at_s in (60.0, 60.5))
-    assert before == after
-    assert all(after[name] is found for name, found in before.items())
 
 
 def test_a_job_without_room_is_told_of_nodes_that_are_reserved() -> None:

@@ -12,8 +12,7 @@ from msgspec import structs
 from lucid.cli.replay.replay_options import with_lending_by_default
 from lucid.config.load import settings_from
 from lucid.config.policy import LendingSettings
-from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
-from lucid.core.placement import NodeGpus
+from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
@@ -24,9 +23,8 @@ from lucid.orchestrator.policies.lucid.plan import promises_by_vc, serve_turns, 
 from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.orchestrator.registry import make_policy
-from lucid.orchestrator.safety.quotas import check_quotas
-from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.cluster.state import Semantics
+from lucid.simulator.cluster.usage import LentBook
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
@@ -279,28 +277,6 @@ def test_what_lending_costs_is_measured_against_the_same_replay_without() -> Non
     assert found["by_vc"]["a"]["promise"]["worst_s"] == 0.0
     backfill = simulate(scenario, "backfill")
     assert with_promise(scenario, backfill) is backfill
-
-
-def refused(
-    snapshot: Snapshot, actions: tuple[Action, ...], mode: str = "borrow", borrows: bool = True, bound_s: float = 0.0
-) -> list[str]:
-    """What the safety check says of quotas, up to the GPUs."""
-    rules = settings(lending={"mode": mode}, fairness={"beyond_plain_s": bound_s})
-    found = check_quotas(snapshot.partitions["pool"], PartitionPlan({}, actions), rules, borrows, snapshot, set())
-    return [str(error).partition(" GPUs")[0] for error in found]
-
-
-def test_the_safety_check_knows_quotas() -> None:
-    start = (Action("j", "pool", Start((NodeGpus("n2", 15),), (PlainOrder(0.0, 10.0, 5.0, 20.0),))),)
-    assert refused(two_vcs(), start) == []
-    assert refused(two_vcs(), start, "quota") == ["job j: VC a would hold 12"]
-    assert refused(two_vcs(), start, borrows=False) == ["job j: VC a would hold 12"]
-    leaves = (Action("r", "pool", Requeue(())), *start)
-    assert refused(two_vcs(), leaves, "quota") == [], "who leaves makes room within the quota"
-    late = replace(two_vcs(), now_s=21_600.0)
-    assert refused(late, start, "quota", bound_s=43_200.0) == [], (
-        "half of the bound after it was submitted its turn may have come"
-    )
 
 
 def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:

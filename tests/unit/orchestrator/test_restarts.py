@@ -13,28 +13,25 @@ from lucid.core.decision import (
     EndProfiling,
     Hold,
     Keep,
-    PartitionPlan,
     Plan,
     Requeue,
     Start,
     decision_to_dict,
 )
-from lucid.core.job import JobProfile, Pending, Running, Stage, may_restart
+from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.prediction import JUMBO
 from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Overflow, Requeueable
-from lucid.core.reasons.sharing import InSlots, PairHarm, Stable
+from lucid.core.reasons.sharing import InSlots, PairHarm
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.modes import live_profiling, policy_settings
-from lucid.errors import UnsafePlan
 from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster.jobs import PROFILING
 from lucid.store.values import value_from_json, value_to_json
-from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
+from scenes.jobs import HEAVY, LIGHT, VC, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import a_cluster, a_trace, replay
 
@@ -62,29 +59,6 @@ def plan_of(snapshot: Snapshot, restarts: str = "asked", **profiling: object) ->
 
 
 HOST = runs("host", "n1:0")
-
-
-@pytest.mark.parametrize(
-    ("rule", "requeueable", "asked", "may"),
-    [
-        ("allowed", True, False, True),
-        ("allowed", False, True, False),
-        ("asked", True, False, False),
-        ("asked", True, True, True),
-        ("asked", False, True, False),
-        ("never", True, True, False),
-    ],
-)
-def test_who_may_be_started_over(rule: str, requeueable: bool, asked: bool, may: bool) -> None:
-    job = a_job("j", requeueable=requeueable, restart_asked=asked)
-    assert bool(may_restart(job, settings(profiling={"restarts": rule}).profiling.restarts)) is may
-
-
-@pytest.mark.parametrize("restarts", ["asked", "never"])
-def test_nobody_goes_through_profiling_first(restarts: str) -> None:
-    rules = settings(profiling={"restarts": restarts}).profiling
-    assert not goes_through_profiling(a_job("j", restart_asked=True), rules)
-    assert goes_through_profiling(a_job("j"), settings().profiling)
 
 
 def test_a_job_that_nobody_measured_starts_in_its_own_vc_in_slots_in_one_cycle() -> None:
@@ -257,45 +231,6 @@ def test_no_length_of_either_job_makes_a_slow_pair_that_cannot_be_parted(
 def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> None:
     refused = beside("asked", 0.45, least_pair_speed=0.4)
     assert reason(refused, PairHarm, Hold).worst == pytest.approx(0.3)
-
-
-def requeue_of(entry: Running) -> tuple[Snapshot, Plan]:
-    decision = Requeue((Stable("j", True),), part=True)
-    pair = [replace(entry, partner="k"), runs("k", "n1:0", partner="j")]
-    snapshot = snap(0.0, part(nodes(1, 1), (), pair))
-    return snapshot, Plan(0.0, {VC: PartitionPlan({"j": decision}, (Action("j", VC, decision),))})
-
-
-@pytest.mark.parametrize(
-    ("rule", "asked", "safe"), [("asked", True, True), ("asked", False, False), ("never", True, False)]
-)
-def test_the_safety_check_lets_nobody_be_started_over_against_the_rule(rule: str, asked: bool, safe: bool) -> None:
-    snapshot, plan = requeue_of(runs("j", "n1:0", job={"restart_asked": asked}))
-    check = SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": rule}))
-    if safe:
-        check(snapshot, plan)
-        return
-    with pytest.raises(UnsafePlan, match=r"job j: the plan starts it over, which policy\.profiling\.restarts"):
-        check(snapshot, plan)
-    SafetyCheck(LucidPolicy.rules, settings(profiling={"restarts": "allowed"}))(snapshot, plan)
-
-
-def test_the_safety_check_knows_a_job_that_starts_elsewhere_and_one_that_is_lost() -> None:
-    snapshot = scene([waits("j")], [HOST])
-    made = plan_of(snapshot)
-    assert [a.partition for a in made.actions] == [PROFILING]
-    lost = Plan(0.0, {**made.partitions, PROFILING: PartitionPlan({})})
-    with pytest.raises(UnsafePlan, match="job j: it is pending in 'vc', and the plan does not decide it"):
-        SafetyCheck(LucidPolicy.rules, settings())(snapshot, lost)
-
-
-def test_the_safety_check_refuses_a_job_that_only_a_profiling_plan_may_take_elsewhere() -> None:
-    start = Start(at("n1:0"), (InSlots(True, False, 1, False, False, None, 1),))
-    other = part(nodes(1, 1, prefix="o"), [waits("j", vc="other")], name="other")
-    snapshot = snap(0.0, part(nodes(1, 1)), other)
-    parts = {VC: PartitionPlan({"j": start}, (Action("j", VC, start),)), "other": PartitionPlan({"j": Hold(())})}
-    with pytest.raises(UnsafePlan, match="cannot start it in partition 'vc'"):
-        SafetyCheck(LucidPolicy.rules, settings())(snapshot, Plan(0.0, parts))
 
 
 def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:

@@ -10,20 +10,19 @@ import pytest
 
 from examples import tried
 from lucid.core.codec import from_json, to_json
-from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Start
+from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of, placement_gpus
 from lucid.core.reasons.queue import Claims, HeldBy
 from lucid.core.snapshot import Partition
-from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.registry import BUILT_IN
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import a_job
-from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap
+from scenes.plans import FixedPredictor, decide, guess, part, policy, settings, snap
 
 NOW = 100_000.0
 GIVES_WAY = Yields()
@@ -239,71 +238,6 @@ def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
     both = plan.find(owner(gpus=2, mem_mib=1000).job)
     assert both is not None
     assert both.placement == on("n0", 0, 1)
-
-
-def slurms_choice(partition: Partition, gpus: int) -> set[str]:
-    """As plain Slurm 24.11 was seen to choose between jobs of one priority: it takes them away in order of their
-    numbers until the job fits on a node, and preempts those of them that stand there."""
-    free = {node.name: node.gpus for node in partition.nodes}
-    for entry in partition.running:
-        free[entry.placement[0].node] -= placement_gpus(entry.placement)
-    gone: dict[str, set[str]] = {node.name: set() for node in partition.nodes}
-    for entry in partition.running:
-        where = entry.placement[0].node
-        free[where] += placement_gpus(entry.placement)
-        gone[where].add(entry.job.id)
-        if free[where] >= gpus:
-            return gone[where]
-    raise AssertionError("the job is too large")
-
-
-def test_victims_lose_less_than_half_of_what_slurms_own_choice_costs_them() -> None:
-    """The median of 30 scenes: three full nodes, scavengers of 1, 2 and 4 GPUs, of ages from minutes to a day."""
-    rng, ratios = random.Random(39), []
-    for _ in range(30):
-        running = []
-        for i in range(3):
-            gpu = 0
-            while gpu < 4:
-                count = min(rng.choice([1, 1, 2, 4]), 4 - gpu)
-                where = on(f"n{i}", *range(gpu, gpu + count))
-                running.append(scavenger(f"s{len(running)}", where, min(rng.lognormvariate(8.5, 1.5), 86400.0)))
-                gpu += count
-        rng.shuffle(running)
-        partition, gpus = full(*running, count=3), rng.choice([1, 2, 4])
-        lost = {entry.job.id: (NOW - entry.start_s) * entry.gpus for entry in running}
-        theirs = sum(map(lost.__getitem__, slurms_choice(partition, gpus)))
-        ours = sum(map(lost.__getitem__, claimed(partition, owner(gpus=gpus)) or ()))
-        assert ours <= theirs
-        ratios.append(ours / theirs)
-    print(f"median {sorted(ratios)[15]:.2f}")
-    assert sorted(ratios)[15] <= 0.5
-
-
-def unsafe(victims: tuple[str, ...], where: Placement, *running: Running, slots: bool = False) -> None:
-    start = Start(where, (), preempts=victims, slots=slots)
-    snapshot = snap(NOW, part([Node("n0", 4)], [owner(gpus=placement_gpus(where))], running))
-    made = PartitionPlan({"owner": start}, (Action("owner", "vc", start),))
-    SafetyCheck(ANYTHING, settings())(snapshot, Plan(NOW, {"vc": made}))
-
-
-def test_plans_that_preempt_the_wrong_jobs_are_unsafe() -> None:
-    s, t = scavenger("s", on("n0", 0)), scavenger("t", on("n0", 1))
-    unsafe(("s",), on("n0", 0), s, t)
-    unsafe(("s", "t"), on("n0", 0, 1, 2), s, t)
-    for words, victims, where, running in (
-        ("does not give way", ("s",), on("n0", 0), replace(s, yields=None)),
-        ("does not give way", ("s",), on("n0", 0), replace(s, yields=Yields(to=("high",)))),
-        ("may not be preempted for 5 s", ("s",), on("n0", 0), replace(s, yields=Yields(NOW + 5))),
-        ("does not run here", ("u",), on("n0", 0), s),
-        ("holds none of its GPUs", ("s", "t"), on("n0", 0), s),
-    ):
-        with pytest.raises(UnsafePlan, match=words):
-            unsafe(victims, where, running, t)
-    with pytest.raises(UnsafePlan, match="to itself"):
-        unsafe(("s",), on("n0", 0), s, slots=True)
-    with pytest.raises(UnsafePlan):
-        unsafe(("s",), on("n0", 0, 1), s, t)  # t holds one of them
 
 
 def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:

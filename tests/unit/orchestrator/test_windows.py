@@ -10,21 +10,20 @@ import pytest
 
 from examples import tried
 from lucid.core.codec import from_json, to_json
-from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
+from lucid.core.decision import Hold, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node, Window, next_edge_s
 from lucid.core.placement import NodeGpus
 from lucid.core.reasons.queue import Closes, NodesOut
 from lucid.core.snapshot import Partition, opens_s
-from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.registry import BUILT_IN
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import a_job
-from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap
+from scenes.plans import FixedPredictor, decide, guess, part, policy, settings, snap
 
 NOW = 1000.0
 MAINT = Window(NOW + 1200.0, NOW + 8400.0, "maintenance m1")
@@ -98,14 +97,6 @@ def test_nodes_kept_for_a_large_job_are_those_it_can_use_before_the_window_or_af
         kept = next(why for why in made.decisions["large"].reasons if type(why).__name__ == "Reserved")
         assert kept.until_s == pytest.approx(until_s)  # type: ignore[attr-defined]
         assert isinstance(made.decisions["guest"], Start) == (until_s > NOW + 200.0)
-
-
-def test_a_plan_that_starts_a_job_into_a_window_is_unsafe() -> None:
-    snapshot = snap(NOW, part(closing(), [waits("hour")]))
-    start = Start((NodeGpus("n0", 1),), ())
-    made = PartitionPlan({"hour": start}, (Action("hour", "vc", start),))
-    with pytest.raises(UnsafePlan, match="time limit of 3600 s, and node 'n0' closes in 1200 s"):
-        SafetyCheck(ANYTHING, settings())(snapshot, Plan(NOW, {"vc": made}))
 
 
 def test_nodes_that_sleep_are_taken_last_and_never_beside_enough_that_are_awake() -> None:

@@ -17,13 +17,13 @@ from builders import HEAVY, LIGHT, FixedPredictor, a_job, a_trace, by
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.cli.main import lucidctl
 from lucid.config.policy import PolicySettings
-from lucid.core.job import Ended, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.registry import known_policies
-from lucid.simulator.cluster.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
+from lucid.simulator.cluster.truth import OraclePredictor, PairsTable, read_pairs, workload_label
 from lucid.simulator.predictors import DryRunPredictor, GivenPredictor, read_estimates
 from lucid.simulator.traces.read import read_trace
 
@@ -93,17 +93,6 @@ def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(month: Pat
         fifo.__name__ = "widest"
 
 
-def plain(settings: PolicySettings, predictor: Predictor) -> QueuePolicy:
-    return QueuePolicy("plain", "submission", None, backfill=True)
-
-
-def test_an_order_of_ones_own_that_backfills_is_plain_slurm_in_order_of_submission(month: Path) -> None:
-    runs = lucid.replay(month / "month.csv", policies=["backfill", plain, "fifo"], vcs=month / "vcs.csv")
-    starts = {name: list(run.jobs().start_s) for name, run in runs.items()}
-    assert starts["plain"] == starts["backfill"] != starts["fifo"]
-    assert any("not an even comparison" in note and "--lending off" in note for note in runs.notes)
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -153,18 +142,6 @@ A, B = JobProfile(1.0, 1.0, 1.0, workload="a|x|64|0"), JobProfile(1.0, 1.0, 1.0,
 PAIR_HEADER = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"
 
 
-def test_a_measured_pair_is_found_in_either_order() -> None:
-    table = PairsTable({(A.workload, B.workload): (0.9, 0.7)})
-    assert table.speeds(A, B) == (0.9, 0.7)
-    assert table.speeds(B, A) == (0.7, 0.9)
-    assert len(table) == 1
-
-
-def test_a_pair_that_nobody_measured_runs_at_the_given_speed() -> None:
-    assert PairsTable({}).speeds(A, B) == (1.0, 1.0)
-    assert PairsTable({}, (0.8, 0.8)).speeds(A, B) == (0.8, 0.8)
-
-
 def test_a_table_of_pairs_is_read_by_workload(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("\ufeff" + PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\na,x,64,0,1.02,a,x,64,0,0.5\n")
@@ -183,22 +160,12 @@ def test_a_speed_that_is_none_is_refused_with_its_place(tmp_path: Path, speed: s
         read_pairs(path)
 
 
-def test_a_short_row_of_pairs_is_refused_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "pairs.csv").write_text(PAIR_HEADER + "a,x,64,0,0.9,b\n")
-    with pytest.raises(TraceError, match="line 2: column speed2: None"):
-        read_pairs(tmp_path / "pairs.csv")
-
-
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("model,speed\na,1\n")
     with pytest.raises(TraceError, match=r"line 1: no column model1, .*\(found: model, speed\)"):
         read_pairs(tmp_path / "pairs.csv")
     with pytest.raises(TraceError, match="cannot be read"):
         read_pairs(tmp_path / "none.csv")
-
-
-def test_the_contention_model_is_the_truth_where_there_are_no_measurements() -> None:
-    assert ContentionTruth().speeds(LIGHT, HEAVY) == contention_speeds(LIGHT, HEAVY)
 
 
 def test_the_oracle_knows_durations_at_once_and_labels_once_measured() -> None:
@@ -234,13 +201,6 @@ def test_share_scores_are_the_traces_own_or_the_contention_models_once_measured(
     assert predictor.pair_speed(LIGHT, HEAVY) == contention_speeds(LIGHT, HEAVY)
 
 
-def test_what_ended_is_learnt_by_the_other_predictor() -> None:
-    predictor, other = given()
-    ended = Ended(a_job("a"), 9.0, 9.0)
-    predictor.learn([ended])
-    assert other.learnt == [ended]
-
-
 TRACE = a_trace(by("1"), by("2"))
 
 
@@ -248,11 +208,6 @@ TRACE = a_trace(by("1"), by("2"))
 def test_estimates_are_read_by_job_and_are_at_least_a_second(tmp_path: Path, column: str) -> None:
     (tmp_path / "e.csv").write_text(f"other,job_id,{column}\nx,1,12.5\nx,2,-3\nx,9,4\n")
     assert read_estimates(tmp_path / "e.csv", TRACE) == {"1": 12.5, "2": 1.0, "9": 4.0}
-
-
-def test_durations_come_before_priorities(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("job_id,priority,duration_s\n1,5,6\n2,7,8\n")
-    assert read_estimates(tmp_path / "e.csv", TRACE) == {"1": 6.0, "2": 8.0}
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "", "soon"])
@@ -267,9 +222,6 @@ def test_jobs_without_an_estimate_are_refused_unless_some_are_enough(tmp_path: P
     with pytest.raises(TraceError, match="1 of 2 jobs of trace 'test' have no row \\(the first is '1'\\)"):
         read_estimates(tmp_path / "e.csv", TRACE)
     assert read_estimates(tmp_path / "e.csv", TRACE, partial=True) == {"2": 5.0}
-
-
-def test_estimates_of_another_trace_are_refused_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("job_id,duration_s\n77,5\n")
     with pytest.raises(TraceError, match="none of its 1 job ids is in trace 'test'"):
         read_estimates(tmp_path / "e.csv", TRACE, partial=True)

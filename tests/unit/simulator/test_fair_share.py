@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_job, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import a_job, a_trace, by, guess, nodes, part, policy, reason, runs, snap, waits
 from demo_realism import RealTimes, realism
 from examples import examples
 from lucid.config.load import Settings, settings_from
-from lucid.core.decision import Hold, PartitionPlan, Start
+from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Job, JobProfile
-from lucid.core.reasons.queue import FairShare, Priority, SlurmPriority
-from lucid.errors import ClusterError, ClusterUnavailable, TraceError
+from lucid.core.reasons.queue import FairShare, SlurmPriority
+from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.orchestrator.order.queue_order import fair_share_of
 from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.usage import UsageBook, fair_shares
@@ -58,33 +58,6 @@ def test_usage_counts_half_after_a_half_life() -> None:
     assert factors["b", ""] == pytest.approx(0.5, abs=0.05)
 
 
-def test_factors_are_worked_out_once_a_period_and_are_the_same_object_in_between() -> None:
-    book = UsageBook(7 * DAY, 300.0, {})
-    a, b = a_job("1", account="a"), a_job("2", account="b")
-    book.observe(a)
-    book.observe(b)
-    first = book.factors(10.0)
-    book.holds(a, 1, 20.0)
-    assert book.factors(299.0) is first
-    assert book.factors(300.0)["a", ""] < first["a", ""]
-
-
-def test_users_stand_for_accounts_where_there_are_none() -> None:
-    book = UsageBook(7 * DAY, 300.0, {})
-    for name, who in (
-        ("1", {"user": "ann"}),
-        ("2", {"user": "bob"}),
-        ("3", {}),
-        ("4", {"account": "x", "user": "ann"}),
-    ):
-        book.observe(a_job(name, **who))
-    book.holds(a_job("1", user="ann"), 1, 0.0)
-    found = book.factors(600.0)
-    assert set(found) == {("", "ann"), ("", "bob"), ("x", "ann")}
-    assert found["", "ann"] == pytest.approx(2**-3, abs=1e-3)
-    assert found["x", "ann"] == 1.0
-
-
 def planned(bound: float, **estimates_s: float) -> PartitionPlan:
     """One GPU, for which jobs of these accounts wait; estimates are as given."""
     users = dict(list(FACTORS))
@@ -116,15 +89,6 @@ def test_one_at_its_share_or_unknown_keeps_its_value() -> None:
 def test_no_factor_moves_a_value_by_more_than_the_bound(factor: float, bound: float) -> None:
     found = fair_share_of(waits("a", account="x").job, {("x", ""): factor}, bound)
     assert 1 / bound - 1e-9 <= found.times <= bound + 1e-9
-
-
-def test_it_is_said_in_starts_and_in_waits() -> None:
-    plan = planned(4.0, over=100.0, under=200.0)
-    start, hold = plan.decisions["under"], plan.decisions["over"]
-    assert kinds(start)[:2] == ["Priority", "FairShare"]
-    assert reason(start, FairShare).times == pytest.approx(4**-0.8)
-    assert reason(start, Priority).value == pytest.approx(200 * 4**-0.8)
-    assert reason(hold, FairShare, Hold).account == "over"
 
 
 def test_a_kept_plan_is_made_anew_when_factors_change() -> None:
@@ -185,14 +149,11 @@ SHARES = {
 
 def test_slurms_own_factors_are_read() -> None:
     assert fair_shares_from(SHARES) == {("vision", "ann"): 0.25}
+    plain = [{"name": "ann", "parent": "vision", "type": ["USER"], "fairshare": {"factor": 0.25, "level": 1.0}}]
+    assert fair_shares_from({"shares": {"shares": plain}}) == {("vision", "ann"): 0.25}, "as of Slurm 23.11"
     for wrong in ({}, {"shares": []}, {"shares": {"shares": "none"}}):
         with pytest.raises(ClusterError, match="list of shares"):
             fair_shares_from(wrong)
-
-
-def test_plain_numbers_of_slurm_23_11_are_read_too() -> None:
-    shares = [{"name": "ann", "parent": "vision", "type": ["USER"], "fairshare": {"factor": 0.25, "level": 1.0}}]
-    assert fair_shares_from({"shares": {"shares": shares}}) == {("vision", "ann"): 0.25}
 
 
 def test_slurm_is_asked_now_and_then_and_may_have_none() -> None:
@@ -241,7 +202,6 @@ def test_in_a_replay_the_account_that_used_much_waits_longer() -> None:
 
 
 LIGHT = JobProfile(20.0, 10.0, 1000.0)
-JUMBO = JobProfile(99.0, 95.0, 1000.0)
 SETTINGS = settings_from(
     {
         "policy": {
@@ -288,18 +248,6 @@ def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measur
     assert all(found[n].start_s == 80.0 and found[n].packed for n in "34")
 
 
-def test_jobs_without_a_user_are_like_nobody() -> None:
-    found = ran(job(1, 0.0, "", LIGHT, user=""), job(2, 200.0, "", LIGHT, user=""))
-    assert [found[n].profiled_s for n in "12"] == [80.0, 80.0]
-
-
-def test_a_start_takes_a_moment_each_time() -> None:
-    (outcome,) = ran(job(1, 0.0, "bert", LIGHT)).values()
-    assert outcome.end_s == pytest.approx(80.0 + 4.0 + 1000.0 + 10.0)
-    short = ran(job(1, 0.0, "bert", LIGHT, lasts_s=30.0))["1"]
-    assert (short.ended_in_profiling, short.end_s) == (True, 34.0)
-
-
 def test_the_errors_are_those_of_each_job() -> None:
     run = simulate(Scenario(a_trace(by("a", 1, 100.0), by("b", 1, 50.0, 10.0)), {"vc": 1}), "fifo")
     assert [(o.start_s, o.end_s) for o in run.outcomes] == [(0.0, 100.0), (10.0, 60.0)]
@@ -317,22 +265,3 @@ def test_the_errors_are_those_of_each_job() -> None:
         "predicted_makespan_s": 100.0,
         "real_makespan_s": 110.0,
     }
-
-
-@pytest.mark.parametrize(
-    ("real", "words"),
-    [
-        ({"a": RealTimes(0, 1)}, "job 'b' is in the trace but not in the truth"),
-        (dict.fromkeys("abc", RealTimes(0, 1)), "job 'c' is in the truth but not in the trace"),
-    ],
-)
-def test_other_jobs_cannot_be_compared(real: dict[str, RealTimes], words: str) -> None:
-    run = simulate(Scenario(a_trace(by("a", 1, 100.0), by("b", 1, 50.0)), {"vc": 1}), "fifo")
-    with pytest.raises(TraceError, match=words):
-        realism(run, real)
-
-
-def test_a_job_that_could_never_run_in_the_replay_is_said() -> None:
-    run = simulate(Scenario(a_trace(by("a", 9, 100.0)), {"vc": 1}, NodeShape(8)), "fifo")
-    with pytest.raises(TraceError, match="job 'a' ran on the cluster, but can never run in the replay"):
-        realism(run, {"a": RealTimes(0, 1)})

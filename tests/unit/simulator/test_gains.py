@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +21,15 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.orchestrator.registry import requirements_of
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
-    Held,
-    baseline_of,
     gains,
     gains_headline,
     gains_of_runs,
     gains_to_dict,
-    held_text,
     loss_text,
     run_metrics,
     times_baseline,
@@ -62,14 +57,6 @@ def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
 PLAIN = run_of("backfill", [0.0, 0.0, 3600.0])
 
 
-def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
-    fifo, lucid = run_of("fifo", [0.0]), run_of("lucid", [0.0])
-    assert baseline_of([lucid, PLAIN]) is PLAIN
-    assert baseline_of([fifo, lucid]) is fifo
-    assert baseline_of([lucid]) is None
-    assert gains_of_runs([lucid], {}) == []
-
-
 def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
     metrics = {
         "fifo": {"avg_jct_s": 30.0, "avg_jct_large_s": None, "p999_queue_s": 8.0},
@@ -95,22 +82,6 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
-
-
-def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
-    said = held_text(Held(90_000.0, 97_200.0, 208, 30.0), "lucid", "backfill")
-    assert "hold 90,000 GPU-hours under lucid and 97,200 under backfill" in said
-    assert said.endswith("as if the cluster of 208 GPUs had 10 more, day and night.")
-    assert "had 10 fewer" in held_text(Held(97_200.0, 90_000.0, 208, 30.0), "lucid", "backfill")
-    assert held_text(Held(97_200.0, 97_250.0, 208, 30.0), "lucid", "backfill") == "", "nobody would see it"
-    assert held_text(Held(1.0, 2.0, 208, 0.0), "lucid", "backfill") == ""
-    runs = [run_of("backfill", [0.0, 0.0]), run_of("lucid", [0.0, 0.0])]
-    for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
-        run.series.busy_gpu_s = held_s
-        run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
-    (found,) = gains_of_runs(runs, {})
-    assert found.held == Held(1.0, 2.0, 8, 1.0)
-    assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
 
 
 def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
@@ -186,16 +157,6 @@ def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool,
         assert reason is None or reason.startswith("needs ")
 
 
-def test_assumptions_are_read_off_what_a_policy_needs() -> None:
-    words = {name: requirements_of(policy(name)).text() for name in ("fifo", "srtf", "lucid", "muri-l", "elastic")}
-    assert words["fifo"] == "no durations; code: unchanged"
-    assert words["lucid"] == "estimated durations; code: unchanged"
-    assert words["srtf"] == "TRUE durations, preempts; code: checkpoints"
-    assert words["muri-l"].startswith("no durations, preempts; code: an executor")
-    assert "resizes" in words["elastic"]
-    assert requirements_of(policy("srtf")).data()["durations"] == "true"
-
-
 def test_ablations_are_for_those_who_ask() -> None:
     assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
     assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
@@ -230,28 +191,6 @@ def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
     assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
-
-
-def test_the_command_prints_one_table_one_page_and_json(tmp_path: Path) -> None:
-    trace = tmp_path / "growing.csv"
-    write_trace(replace(PLAIN_TRACE, name="plain"), trace)
-    words = ["compare", str(trace), "--nodes", "2", "--workers", "1", "--out", str(tmp_path / "out")]
-    table = CliRunner().invoke(lucidctl, words, catch_exceptions=False, env={"COLUMNS": "160"})
-    assert table.exit_code == 0
-    assert "n/a" in table.output
-    assert "needs elastic jobs" in table.output
-    assert "TRUE durations, preempts" in table.output
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "not applicable: elastic needs elastic jobs" in page
-    assert "srtf assumes TRUE durations" in page
-    assert (tmp_path / "out" / "fifo" / "jobs.csv").exists()
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    data = json.loads(CliRunner().invoke(lucidctl, [*words[:-2], "--json"], catch_exceptions=False).output)
-    assert data["semantics"] == "honest"
-    for found in (summary, data):
-        assert found["not_applicable"].keys() >= {"muri-s", "muri-l", "elastic"}
-        assert found["assumptions"]["lucid"]["code"] == ""
-        assert set(found["results"]) == set(found["assumptions"]) - set(found["not_applicable"])
 
 
 def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The report of a replay."""
+"""The report of a replay: its page, and what it keeps of each job."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import random
@@ -14,18 +15,27 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from lucid.cli.replay.simulate import compare, write_run
+from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
-from lucid.html.charts import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
-from lucid.html.page import HOUR, show_change, show_duration
+from lucid.core.placement import NodeGpus
+from lucid.explain.replayed_story import run_story, story_teller
+from lucid.html.charts import time_ticks
+from lucid.html.page import show_change, show_duration
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.report.charts import MOST_POINTS, bar_chart, completion_grid, time_lines
+from lucid.simulator.record import DecisionLog
+from lucid.simulator.report import tables as report_jobs
+from lucid.simulator.report.charts import MOST_POINTS, time_lines
 from lucid.simulator.report.page import write_report
-from lucid.simulator.report.summary import styles
+from lucid.simulator.report.tables import pack_jobs
+from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"
 
@@ -163,19 +173,6 @@ def test_best_of_each_column_is_marked_and_only_that(page: Page, four: list[Run]
         assert {run.policy for run in four if cells[run.policy, key][2]} == best, key
 
 
-def test_headline_says_who_is_best_and_by_how_much(page: Page, four: list[Run]) -> None:
-    first, best = (run_metrics(four[i])["avg_jct_s"] for i in (0, 3))
-    assert f"{100 * (1 - best / first):.1f} % less than fifo" in page.seen
-    assert "lucid has the shortest average job completion time" in page.seen
-
-
-def test_headline_names_the_next_where_the_first_is_best(tmp_path: Path, four: list[Run]) -> None:
-    page = report(tmp_path, four[::-1])
-    assert "lucid has the shortest average job completion time" in page.seen
-    assert "sjf follows with" in page.seen
-    assert "lucid against" not in page.seen
-
-
 def test_headline_admits_a_winner_that_knew_the_truth(tmp_path: Path) -> None:
     slow, oracle = make_run("fifo", slower=5), make_run("sjf", predictor="oracle")
     assert "It was given the true run times" in report(tmp_path, [slow, oracle]).seen
@@ -239,52 +236,6 @@ def test_synthetic_traces_are_called_so(tmp_path: Path, note: str, said: bool) -
     assert note in page.seen
 
 
-def test_every_chart_is_there_with_words_and_a_table(page: Page, four: list[Run]) -> None:
-    drawn = [found for found in page.of("svg") if found.get("role") == "img"]
-    assert len(drawn) == 2 + len(four) + 2
-    ids = {found.get("id") for tag in ("title", "desc") for found in page.of(tag)}
-    for found in drawn:
-        assert set((found["aria-labelledby"] or "").split()) <= ids
-    assert len(page.of("details")) == 5
-    for figure in (
-        "Job completion times",
-        "Queue length over time",
-        "GPU occupancy over time",
-        "Queueing delay in each VC",
-    ):
-        assert figure in page.seen
-    assert len([found for found in page.of("rect") if found.get("class") == "bar"]) == (2 + 4) * len(four)
-
-
-def test_readouts_say_what_happened(page: Page, four: list[Run]) -> None:
-    readouts = page.readouts
-    assert set(readouts) == {"jct", "queue", "gpus0", "gpus1", "gpus2", "gpus3"}
-    jct = readouts["jct"]
-    for run, series in zip(four, jct["series"], strict=True):
-        assert series["name"] == run.policy
-        assert series["v"][-1] == 100
-        for at_s, share in list(zip(jct["x"], series["v"], strict=True))[::40]:
-            below = [100 * sum(o.jct_s <= at_s * f for o in run.outcomes) / 200 for f in (0.999, 1.001)]
-            assert below[0] - 0.01 <= share <= below[1] + 0.01
-    queue = readouts["queue"]["series"]
-    pending = four[0].series.pending_jobs["alpha"]
-    assert sum(queue[0]["v"]) / len(queue[0]["v"]) == pytest.approx(2 * sum(pending) / len(pending), rel=0.02)
-    state = four[0].series
-    for series, name, gpus in zip(
-        readouts["gpus0"]["series"], ("busy", "shared"), (state.busy_gpus, state.shared_gpus), strict=True
-    ):
-        assert series["name"] == name
-        mean = sum(series["v"]) / len(series["v"])
-        assert mean == pytest.approx(100 * sum(gpus) / len(gpus) / 64, rel=0.01)
-
-
-def test_a_policy_looks_the_same_in_every_report(tmp_path: Path, page: Page, four: list[Run]) -> None:
-    together = {series["name"]: series["p"] for series in page.readouts["jct"]["series"]}
-    assert len(set(together.values())) == len(four)
-    for run in four:
-        assert report(tmp_path, [run]).readouts["jct"]["series"][0]["p"] == together[run.policy]
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     tame = report(tmp_path, [make_run("fifo"), make_run("lucid")], notes=["n"])
     runs = [make_run(name, vcs=(HOSTILE, "beta")) for name in ("fifo", f"lucid {HOSTILE}")]
@@ -313,30 +264,6 @@ def test_page_runs_no_script_but_ours(page: Page) -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-def test_page_stays_small(tmp_path: Path) -> None:
-    """Seven policies, four months, twenty VCs; 71,000 jobs would take less than 5 MiB: at most 60 bytes each."""
-    runs = [
-        make_run(policy, jobs=7_100 if policy == "fifo" else 500, days=120, vcs=[f"vc-{i}" for i in range(20)])
-        for policy in ("fifo", "sjf", "srtf", "qssf", "tiresias", "lucid", "another")
-    ]
-    assert len(report(tmp_path, runs).text.encode()) < 0.5 * 2**20 + 60 * 7_100
-
-
-def test_one_policy_is_compared_with_nothing(tmp_path: Path) -> None:
-    page = report(tmp_path, [make_run("lucid")])
-    assert "lucid completes a job in" in page.seen
-    assert not any(best for _, _, best in page.cells.values())
-    for words in ("compared", "against", "The best of a column"):
-        assert words not in page.seen
-
-
-def test_without_large_jobs_there_is_no_figure_for_them(tmp_path: Path) -> None:
-    page = report(tmp_path, [make_run("fifo", gpus=(1, 2), slower=2), make_run("lucid", gpus=(1, 2))])
-    assert page.cells["fifo", "avg_jct_large_s"] == ("–", "", False)
-    assert "average JCT of large jobs" not in page.seen
-    assert page.seen.count("no jobs") == 2  # the bars of 5-8 and of more than 8 GPUs
-
-
 def test_jobs_that_could_never_run_are_owned_up_to(tmp_path: Path) -> None:
     run = make_run("fifo")
     run.outcomes[0].end_s = run.outcomes[1].end_s = -1
@@ -348,20 +275,8 @@ def test_a_run_without_jobs_still_gives_a_page(tmp_path: Path) -> None:
     page = report(tmp_path, [Run("fifo", "history", [], Series(), 8, 0, 0.0, 0.0)])
     assert "No job ended" in page.seen
     assert page.seen.count("Nothing to show") == 5
-
-
-def test_no_runs_no_report(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one run"):
-        write_report(tmp_path / "report.html", "t", [], {})
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_vcs_beyond_what_a_chart_takes_are_in_the_table(tmp_path: Path) -> None:
-    page = report(tmp_path, [make_run("fifo", jobs=400, vcs=[f"vc-{i:03}" for i in range(130)])])
-    bars = [found for found in page.of("rect") if found.get("class") == "bar"]
-    assert len(bars) == 96 + 4
-    assert "34 more are in the table" in page.seen
-    assert "vc-129" in page.words["th"]
+        write_report(tmp_path / "none.html", "t", [], {})
 
 
 @pytest.mark.parametrize(
@@ -384,52 +299,12 @@ def test_durations_read_well(seconds: float | None, shown: str) -> None:
     assert show_duration(seconds) == shown
 
 
-def test_a_column_keeps_its_unit_until_a_value_would_vanish() -> None:
-    assert show_duration(1800, HOUR) == "0.50 h"
-    assert show_duration(38, HOUR) == "38 s"
-    assert show_duration(400 * 3600, HOUR) == "400 h"
-
-
 @pytest.mark.parametrize(
     ("value", "reference", "shown"),
     [(75, 100, "25.0 % less"), (110, 100, "10.0 % more"), (100.01, 100, "the same"), (5, 0, "")],
 )
 def test_changes_are_relative_to_the_reference(value: float, reference: float, shown: str) -> None:
     assert show_change(value, reference) == shown
-
-
-def test_scale_is_linear_or_logarithmic_and_clips() -> None:
-    linear = Scale(0, 100, 300, 100)
-    assert [linear(v) for v in (0, 25, 100, 150, -3)] == [300, 250, 100, 100, 300]
-    log = Scale(1, 10_000, 0, 400, log=True)
-    assert [log(v) for v in (1, 10, 100, 10_000, 0)] == [0, 100, 200, 400, 0]
-    assert Scale(5, 5, 0, 400)(5) == 0
-
-
-@pytest.mark.parametrize(
-    ("high", "whole", "ticks"),
-    [
-        (490, False, [0, 100, 200, 300, 400, 500]),
-        (1, True, [0, 1]),
-        (0, False, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (3, True, [0, 1, 2, 3]),
-    ],
-)
-def test_even_ticks_are_round_and_reach_the_top(high: float, whole: bool, ticks: list[float]) -> None:
-    assert even_ticks(high, whole=whole) == pytest.approx(ticks)
-
-
-def test_duration_ticks_share_one_unit() -> None:
-    assert [tick.label for tick in duration_ticks(42 * 3600)] == ["0", "10 h", "20 h", "30 h", "40 h", "50 h"]
-
-
-def test_log_ticks_are_durations_people_know_and_do_not_touch() -> None:
-    ticks = log_duration_ticks(30, 400 * 86400)
-    assert [tick.label for tick in ticks] == ["1 min", "10 min", "1 h", "6 h", "1 d", "7 d", "30 d", "180 d"]
-    assert [tick.label for tick in placed(Scale(0, 100, 0, 100), [Tick(0, "a"), Tick(30, "b"), Tick(60, "c")])] == [
-        "a",
-        "c",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -468,46 +343,98 @@ def test_lines_are_means_of_equal_spans_on_one_grid() -> None:
     assert lines.peak_pending == [3, 40]
 
 
-def test_short_runs_are_not_thinned_and_none_is_no_error() -> None:
-    assert time_lines([_run([1, 2, 3], {})]).busy[0].tolist() == [1, 2, 3]
-    assert time_lines([_run([], {})]).at_s == []
+def unpacked(text: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
-def test_grid_spans_all_completion_times() -> None:
-    grid = completion_grid([np.array([0.0, 50.0]), np.array([]), np.array([3e6])])
-    assert (grid[0], grid[-1]) == (1.0, 3e6)
-    alike = completion_grid([np.array([60.0])])
-    assert alike[0] < 60 < alike[-1]
-    assert not len(completion_grid([np.array([])]))
+class Log(DecisionLog):
+    def __init__(self, rows: list[DecisionRow]) -> None:
+        super().__init__()
+        for row in rows:
+            self._entries.setdefault(row.job_id, []).append(row)
 
 
-def test_styles_do_not_clash_and_own_ones_stay() -> None:
-    assert styles(["lucid", "mine", "fifo", "yours"]) == [0, 6, 1, 7]
-    many = styles(["fifo", *(f"p{i}" for i in range(7))])
-    assert sorted(many) == list(range(8))
+def run_of(*outcomes: JobOutcome, policy: str = "lucid") -> Run:
+    return Run(policy, "history", list(outcomes), Series(), 8, 0, 0.0, 0.0)
 
 
-def test_bars_are_as_long_as_the_delay_and_start_at_zero() -> None:
-    def figures(delay_s: float) -> dict[str, float]:
-        return {"jobs": 3, **{f"{key}_queue_s": delay_s for key in ("avg", "median", "p90")}}
-
-    groups = [{"a": figures(36000), "b": figures(0)}, {"a": figures(18000), "b": {"jobs": 0}}]
-    chart = bar_chart("t", ["a", "b", "c"], [("fifo", 1), ("lucid", 0)], groups)
-    assert chart is not None
-    (first, second), (zero,), none = (group.bars for group in chart.groups)
-    assert first.width == pytest.approx(2 * second.width, abs=0.2)
-    assert zero.width == 1
-    assert none == []
-    assert (first.value, second.value) == ("10.0 h", "5.00 h")
-    assert "a, fifo: 3 jobs, waiting 10.0 h on average" in first.tip
+def outcome(name: str, submit_s: float, start_s: float, end_s: float) -> JobOutcome:
+    where = (NodeGpus("n9", 0b11),)
+    return JobOutcome(
+        Job(name, "vc", 2, submit_s, 0, "ann"), 50.0, start_s, end_s, start_s - submit_s, placement=where
+    )
 
 
-def test_long_names_are_shortened_in_the_middle() -> None:
-    names = [f"virtual-cluster-of-team-{i}" for i in range(2)]
-    figures = {name: {"jobs": 1, "avg_queue_s": 1.0, "median_queue_s": 1.0, "p90_queue_s": 1.0} for name in names}
-    chart = bar_chart("t", names, [("fifo", 1)], [figures])
-    assert chart is not None
-    labels = [group.label for group in chart.groups]
-    assert len(set(labels)) == 2
-    assert all(len(label) <= 15 for label in labels)
-    assert [group.name for group in chart.groups] == names
+def stays(run: Run, log: DecisionLog | None) -> list[tuple[int, str, int, int, int, int]]:
+    facts = unpacked(pack_jobs([run], [0], {} if log is None else {run.policy: log}).facts)
+    columns = facts["policies"][0]["stays"]
+    return [(job, facts["nodes"][node], *rest) for job, node, *rest in zip(*columns, strict=True)]
+
+
+def test_a_job_stands_where_its_decisions_put_it() -> None:
+    rows = [
+        DecisionRow(10.0, "a", PROFILING, "start", (), "p1:0-1"),
+        DecisionRow(70.0, "a", PROFILING, "release", ()),
+        DecisionRow(70.0, "a", "vc", "hold", ()),
+        DecisionRow(100.0, "a", "vc", "start", (), "n1:0,3 n2:4-5", "b"),
+        DecisionRow(130.0, "a", "vc", "requeue", ()),
+        DecisionRow(150.0, "a", "vc", "start", (), "n1:1"),
+    ]
+    assert stays(run_of(outcome("a", 0.0, 10.0, 200.0)), Log(rows)) == [
+        (0, "p1", 0b11, 10, 60, report_jobs.PROFILED),
+        (0, "n1", 0b1001, 100, 30, report_jobs.SHARED),
+        (0, "n2", 0b110000, 100, 30, report_jobs.SHARED),
+        (0, "n1", 0b10, 150, 50, report_jobs.ALONE),
+    ]
+
+
+def test_a_profiled_job_that_carries_on_keeps_its_place() -> None:
+    rows = [DecisionRow(10.0, "a", PROFILING, "start", (), "p1:0"), DecisionRow(70.0, "a", PROFILING, "keep", ())]
+    assert stays(run_of(outcome("a", 0.0, 10.0, 200.0)), Log(rows)) == [(0, "p1", 1, 10, 190, report_jobs.PROFILED)]
+
+
+def test_without_decisions_a_job_stands_where_it_ended_and_one_that_never_ran_nowhere() -> None:
+    never = JobOutcome(Job("b", "vc", 99, 0.0, 0, "ann"), 50.0)
+    assert stays(run_of(outcome("a", 0.0, 10.0, 60.0), never), None) == [(0, "n9", 3, 10, 50, report_jobs.ALONE)]
+
+
+def test_beyond_the_most_jobs_the_first_by_submission_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_jobs, "MOST_JOBS", 2)
+    run = run_of(*(outcome(str(n), float(-n), 10.0, 20.0) for n in range(4)))
+    pack = pack_jobs([run], [0], {})
+    assert (pack.listed, pack.jobs) == (2, 4)
+    facts = unpacked(pack.facts)
+    assert facts["id"] == ["3", "2"]
+    assert facts["whole"] is False
+
+
+def test_stories_that_would_not_fit_are_named_and_the_policy_looked_at_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [run_of(outcome("a", 0.0, 10.0, 60.0), policy=name) for name in ("fifo", "lucid")]
+    logs = {run.policy: Log([]) for run in runs}
+    whole = pack_jobs(runs, [0, 1], logs, lambda run, o: run.policy, "lucid")
+    assert {name: unpacked(text) for name, text in whole.stories.items()} == {"fifo": ["fifo"], "lucid": ["lucid"]}
+    monkeypatch.setattr(report_jobs, "MOST_BYTES", len(whole.facts) + len(whole.stories["lucid"]))
+    less = pack_jobs(runs, [0, 1], logs, lambda run, o: run.policy, "lucid")
+    assert list(less.stories) == ["lucid"]
+    assert less.without == ["fifo"]
+
+
+def test_jobs_tell_what_explain_tells_and_take_their_share_of_five_mib(tmp_path: Path) -> None:
+    """10,000 jobs may take 5 MiB: 524 bytes each, of which 30 are left for the charts."""
+    jobs = 400
+    trace = synthesise(preset("month-small").resized(jobs, None), 6)
+    scenario = Scenario(trace, vc_layout("month-small"))
+    metrics, runs, logs = compare(scenario, ("fifo", "lucid"), keep_decisions=True)
+    tell = story_teller(logs)
+    pack = pack_jobs(runs, [1, 0], logs, tell, "lucid")
+    assert set(pack.stories) == {"fifo", "lucid"}
+    assert (len(pack.facts) + sum(map(len, pack.stories.values()))) / jobs < 494
+    write_run(tmp_path, scenario, runs, metrics, logs, ())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert pack.facts in page
+    stories = unpacked(pack.stories["lucid"])
+    for i in range(0, jobs, 39):
+        name = unpacked(pack.facts)["id"][i]
+        assert stories[i] == run_story(tmp_path / "lucid", name)[0].text(10_000)

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders import Tape, a_trace, by
+from builders import a_trace, by
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError, TraceError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
-from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import _MOST_SAMPLES, Series
@@ -24,7 +23,6 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.predictors import PackingModels
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import synthesise
@@ -98,46 +96,10 @@ def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked
     assert bool(why) is bool(scenario.not_profiled)
 
 
-def test_a_layout_that_is_not_given_is_sized_to_the_trace() -> None:
-    assert {vc: len(n) for vc, n in Scenario(a_trace(by("j", 20, 9.0))).layout().items()} == {"vc": 3}
-    shape = NodeShape(4, 1000)
-    assert {n.gpus for n in Scenario(ONE, {"vc": 2}, shape).layout()["vc"]} == {4}
-
-
-def test_honest_profiling_takes_nodes_and_time() -> None:
-    tape = Tape()
-    trace = a_trace(by("long", 1, 1000.0, profile=WORKLOAD), by("short", 1, 50.0))
-    scenario = Scenario(trace, {"vc": 2}, profiling_nodes=1)
-    outcomes = {o.job.id: o for o in simulate(scenario, "lucid", tape).outcomes}
-    assert outcomes["short"].ended_in_profiling
-    assert outcomes["long"].profiled_s == 80.0
-    assert outcomes["long"].jct_s == 80.0 + 10.0 + 1000.0, "after profiling it starts over"
-    assert [a.partition for _, a in tape.actions("long")] == [PROFILING, PROFILING, "vc"]
-
-
 @pytest.mark.parametrize(("policy", "jct_s"), [("fifo", 100.0), ("sjf", 100.0), ("srtf", 101.0), ("tiresias", 101.0)])
 def test_published_loops_notice_an_end_one_tick_late(policy: str, jct_s: float) -> None:
     assert ran(Scenario(ONE, {"vc": 1}, semantics=Semantics.PUBLISHED), policy)["j"].jct_s == jct_s
     assert ran(Scenario(ONE, {"vc": 1}), policy)["j"].jct_s == 100.0
-
-
-def pair(semantics: Semantics) -> Scenario:
-    """Two jobs on the only GPU that the profiling nodes leave; together each runs at half speed. The first-placed
-    one, a, ends first."""
-    trace = a_trace(
-        by("a", 1, 1000.0, profile=WORKLOAD, label=0), by("b", 1, 1500.0, rank=1, profile=WORKLOAD, label=0)
-    )
-    table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
-    durations_s = {"lucid": {"a": 1000.0, "b": 1500.0}}
-    return Scenario(trace, {"vc": 3}, NodeShape(1), table, durations_s=durations_s, semantics=semantics)
-
-
-def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mended() -> None:
-    # a has 1,001 s of work at half speed; then b has 1,501 - 1,001 = 500 s left
-    for semantics, left_s in ((Semantics.PUBLISHED, 2 * 500.0), (Semantics.PUBLISHED_MENDED, 500.0)):
-        outcomes = ran(pair(semantics), "lucid")
-        assert outcomes["a"].jct_s == pytest.approx(2002.0)
-        assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
 
 
 @pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
@@ -216,29 +178,9 @@ def test_an_absurd_value_is_refused_with_file_line_and_remedy(tmp_path: Path, ro
     assert "; correct the " in said
 
 
-@pytest.mark.parametrize("row", [row for row, words in ABSURD if "years after" not in words])
-def test_an_absurd_row_can_be_left_out(tmp_path: Path, row: str) -> None:
-    trace = read_trace(pack(tmp_path, row), skip_bad=True)
-    assert [item.job.id for item in trace.jobs] == ["1"]
-    assert sum(count for _, count in trace.skipped) == 1
-
-
 def test_values_at_the_bounds_are_taken(tmp_path: Path) -> None:
     trace = read_trace(pack(tmp_path, f"2,ann,a,100000,{20 * 365 * 86400},{10 * 365 * 86400},timeout,100,100,2730"))
     assert len(trace.jobs) == 2
-
-
-@pytest.mark.parametrize("column", ["gpu_util", "mem_util"])
-def test_our_own_format_refuses_a_utilisation_above_100(tmp_path: Path, column: str) -> None:
-    path = tmp_path / "own.csv"
-    write_trace(read_trace(pack(tmp_path, "2,ann,a,1,599,63,,77,78,2730")), path)
-    at = path.read_text(encoding="utf-8").splitlines()[1].split(",").index(column)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    cells = lines[-1].split(",")
-    cells[at] = "900"
-    path.write_text("\n".join([*lines[:-1], ",".join(cells), ""]), encoding="utf-8")
-    with pytest.raises(TraceError, match=f"column '{column}': '900' is above 100"):
-        read_trace(path)
 
 
 def test_lines_that_end_in_a_carriage_return_alone_are_lines(tmp_path: Path) -> None:

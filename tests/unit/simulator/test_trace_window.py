@@ -1,4 +1,4 @@
-"""Days of a trace, a cluster sized to a load, and the walls between VCs taken down: the functions and the options."""
+"""Days of a trace, figures about it, a cluster sized to a load, and the walls between VCs taken down."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from click.testing import CliRunner
 
 from builders import a_trace, by
 from lucid.cli.main import lucidctl
+from lucid.core.job import Job
 from lucid.errors import ConfigError
 from lucid.simulator.layout import offered_load, sized_to_load
+from lucid.simulator.traces.describe import describe, quantile
 from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.read import read_trace
-from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.window import days_of, pooled
 
 DAY = 86400.0
@@ -50,11 +51,6 @@ def test_a_window_has_the_jobs_that_arrive_in_it(begin: str | None, days: float 
     left_out = dict(found.skipped)
     assert left_out.get("submitted before the window", 0) == int(kept[0][1])
     assert sum(left_out.values()) + len(kept) == 10
-
-
-def test_a_first_job_that_does_not_come_at_0_stays_where_it_was() -> None:
-    trace = a_trace(by("a", submit_s=30.0), by("b", submit_s=DAY))
-    assert [item.job.submit_s for item in days_of(trace, "0.5", None).jobs] == [30]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,8 @@ def test_options_choose_days_nodes_and_walls(command: str, log: Path, tmp_path: 
     assert said(*plain, "--pool", "--nodes", "2")["vcs"] == {"pool": 2}
     assert said(*plain)["vcs"] == {"a": 1, "b": 1}
     assert said(*plain, "--pool")["vcs"] == {"pool": 2}, "as many nodes as with walls"
-    assert said(*plain, "--days", "1")["load"] is None, "one job"
+    assert said(*plain, "--days", "1", "--out", tmp_path / "out")["load"] is None, "one job"
+    assert (tmp_path / "out/report.html").exists()
     part = said(*plain, "--from", "2020-09-04", "--days", "3", "--gpus-per-node", "2", "--load", "0.01")
     assert part["jobs"] == 3
     assert part["notes"][:2] == [
@@ -147,10 +144,68 @@ def test_options_that_contradict_each_other_are_refused(log: Path, options: tupl
         CliRunner().invoke(lucidctl, ["simulate", str(log), *options], catch_exceptions=False)
 
 
-def test_a_window_is_described_and_converted(log: Path, tmp_path: Path) -> None:
-    assert said("trace", "describe", log, "--from", "5", "--days", "2")["jobs"] == 2
-    out = tmp_path / "part.csv"
-    words = ["trace", "convert", str(log), str(out), "--days", "3"]
-    assert CliRunner().invoke(lucidctl, words, catch_exceptions=False).exit_code == 0
-    assert ids(read_trace(out)) == ["d0", "d1", "d2"]
-    assert read_trace(out).epoch_s == SEPTEMBER
+MONDAY_S = 1704067200.0
+
+
+def job(name: str, vc: str, gpus: int, submit_s: float, duration_s: float, user: str, state: str) -> TraceJob:
+    return TraceJob(Job(name, vc, gpus, submit_s, user=user, name=f"run-{name}"), duration_s, state)
+
+
+TRACE = Trace(
+    "small",
+    (
+        job("1", "a", 1, 0.0, 80.0, "u1", "COMPLETED"),
+        job("2", "a", 8, 10.0, 3600.0, "u1", "FAILED"),
+        job("3", "b", 1, 7200.0, 81.0, "u2", ""),
+        job("4", "b", 2, 36000.0, 7200.0, "u1", "COMPLETED"),
+    ),
+    epoch_s=MONDAY_S,
+    skipped=(("short row", 2),),
+)
+
+
+def test_counts() -> None:
+    figures = describe(TRACE)
+    assert (figures["jobs"], figures["span_s"], figures["skipped"]) == (4, 36000.0, {"short row": 2})
+    assert figures["gpus"] == {"1": 2, "2": 1, "8": 1}
+    assert (figures["single_gpu_share"], figures["short_share"]) == (0.5, 0.25)
+    assert figures["states"] == {"COMPLETED": 2, "FAILED": 1, "unknown": 1}
+    assert figures["users"] == {"count": 2, "busiest_share": 0.75, "same_name_share": 0.5}
+    assert figures["duration_s"]["p50"] == (81.0 + 3600.0) / 2
+    assert figures["duration_s"]["max"] == 7200.0
+
+
+def test_load_by_vc() -> None:
+    figures = describe(TRACE)
+    a_s, b_s = 80.0 + 8 * 3600.0, 81.0 + 2 * 7200.0
+    assert figures["offered_gpu_h"] == pytest.approx((a_s + b_s) / 3600)
+    assert figures["vcs"]["a"]["load_share"] == pytest.approx(a_s / (a_s + b_s))
+    assert figures["vcs"]["b"]["mean_gpus_in_use"] == pytest.approx(b_s / 36000)
+    assert (figures["vcs"]["b"]["users"], figures["vcs"]["a"]["max_gpus"]) == (2, 8)
+
+
+def test_arrivals() -> None:
+    arrivals = describe(TRACE)["arrivals"]
+    assert arrivals["per_hour_mean"] == pytest.approx(0.4)
+    assert (arrivals["per_hour_peak"], arrivals["peak_at_s"]) == (2, 0.0)
+    assert arrivals["by_hour_of_day"][:3] == [2.0, 0.0, 1.0]
+    assert arrivals["by_weekday"] == [pytest.approx(0.4), 0, 0, 0, 0, 0, 0]
+
+
+def test_without_dates_there_is_no_rhythm() -> None:
+    arrivals = describe(Trace("undated", TRACE.jobs))["arrivals"]
+    assert arrivals["by_hour_of_day"] is None
+    assert arrivals["by_weekday"] is None
+
+
+def test_empty_and_single() -> None:
+    assert describe(Trace("none", ()))["jobs"] == 0
+    assert describe(Trace("one", TRACE.jobs[:1], epoch_s=0.0))["span_s"] == 0.0
+    json.dumps(describe(Trace("one", TRACE.jobs[:1], epoch_s=0.0)), allow_nan=False)
+
+
+def test_quantile() -> None:
+    assert quantile([1.0, 2.0, 4.0], 0.5) == 2.0
+    assert quantile([1.0, 2.0, 4.0], 0.75) == 3.0
+    assert quantile([1.0], 0.99) == 1.0
+    assert quantile([], 0.5) == 0.0

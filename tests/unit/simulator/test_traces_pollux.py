@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, learning, step_s, write_application
+from applications import EPOCHS, INIT, PERF, learning, step_s, write_application
 from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
@@ -145,13 +145,6 @@ def test_gradients_lie_between_batch_sizes_and_change_by_epoch(app: Application)
     assert app.gradient(300, 1) == pytest.approx((1.0, 4.0))
 
 
-def test_losses_fall_from_one(app: Application) -> None:
-    losses = [app.loss(300, e) for e in range(1, EPOCHS + 1)]
-    assert losses[0] == pytest.approx(1.0)
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.3
-
-
 @pytest.mark.parametrize(
     ("batch", "gpus", "passes"),
     [(128, 1, (128, 0)), (256, 1, (128, 1)), (512, 2, (128, 1)), (512, 4, (128, 0)), (1000, 3, (112, 2))],
@@ -174,24 +167,6 @@ def finish(training: Training) -> float:
     raise AssertionError("never done")
 
 
-def test_a_job_without_an_agent_keeps_its_batch_and_takes_as_long_as_it_says(app: Application) -> None:
-    truth = learning(app, 512)
-    training = truth.begin(a_job("a"), False)
-    training.place((4,), 30.0)
-    assert training.progress().batch == 512
-    assert finish(training) == pytest.approx(30.0 + truth.epochs * truth.epoch_s(4)[3], rel=1e-9)
-    report = training.progress()
-    assert report.epochs == pytest.approx(truth.epochs)
-    assert report.epoch_s == ((4, pytest.approx(truth.epoch_s(4)[3])),)
-    assert (report.step_model, report.gradient) == ((), None)
-
-
-def test_with_the_initial_batch_an_epoch_is_a_pass(app: Application) -> None:
-    assert learning(app, INIT).epochs == pytest.approx(EPOCHS)
-    assert learning(app, BATCHES[-1]).epochs > EPOCHS
-    assert app.samples == pytest.approx(STEPS * INIT)
-
-
 def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Application) -> None:
     truth = learning(app, INIT)
     without, agent = truth.begin(a_job("a"), False), truth.begin(a_job("a"), True)
@@ -206,27 +181,6 @@ def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Ap
     assert report.gradient == app.gradient(report.batch, 1), "the second epoch by now"
     agent.place((4,), 0.0)
     assert finish(agent) < 0.9 * finish(without)
-
-
-def test_a_pinned_batch_stays_with_an_agent_that_reports(app: Application) -> None:
-    training = type(learning(app))(app, 256, True).begin(a_job("a"), True)
-    training.place((4,), 0.0)
-    finish(training)
-    assert training.progress().batch == 256
-    assert training.progress().step_model
-
-
-def test_what_is_done_is_kept_where_time_is_cut_into_small_pieces(app: Application) -> None:
-    whole, cut = (learning(app, 256).begin(a_job("a"), False) for _ in range(2))
-    for training in (whole, cut):
-        training.place((2, 1), 5.0)
-    total_s = finish(whole)
-    spent = 0.0
-    while not cut.done:
-        piece = min(0.7, cut.left_s())
-        cut.advance(piece)
-        spent += piece
-    assert spent == pytest.approx(total_s)
 
 
 def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> None:

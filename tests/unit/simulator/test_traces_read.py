@@ -1,7 +1,8 @@
-"""Each reader on a tiny file, sniffing, and every message that a bad file earns."""
+"""Each reader on a tiny file and on the real traces (LUCID_SHARED), sniffing, and what a bad file earns."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,21 +144,6 @@ def test_sacct_keeps_cpu_jobs_when_asked() -> None:
     assert "asked for no GPU" not in dict(trace.skipped)
 
 
-def test_sacct_parsable_ends_lines_with_the_delimiter(tmp_path: Path) -> None:
-    text = (ASSETS / "sacct.txt").read_text()
-    path = tmp_path / "sacct.csv"
-    path.write_text("".join(f"{line}|\n" for line in text.splitlines()))
-    assert read_trace(path).jobs == read_trace(ASSETS / "sacct.txt").jobs
-
-
-def test_sacct_column_order_and_case_do_not_matter(tmp_path: Path) -> None:
-    rows = [line.split("|") for line in (ASSETS / "sacct.txt").read_text().splitlines()]
-    rows[0] = [name.upper() for name in rows[0]]
-    path = tmp_path / "turned.txt"
-    path.write_text("".join("|".join(reversed(row)) + "\n" for row in rows))
-    assert read_trace(path).jobs == read_trace(ASSETS / "sacct.txt").jobs
-
-
 def test_sacct_elapsed_raw_and_requested_tres(tmp_path: Path) -> None:
     path = tmp_path / "raw.txt"
     path.write_text(
@@ -187,13 +173,6 @@ def test_swf() -> None:
 def test_swf_processors_to_a_gpu_are_rounded_up() -> None:
     gpus = {item.job.id: item.job.gpus for item in read_trace(ASSETS / "swf.txt", swf_procs_per_gpu=3).jobs}
     assert gpus == {"1": 3, "2": 2, "6": 1}
-
-
-def test_swf_without_comments(tmp_path: Path) -> None:
-    path = tmp_path / "bare.swf"
-    path.write_text(SWF)
-    assert sniff(path) == "swf"
-    assert read_trace(path).epoch_s is None
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
@@ -374,12 +353,6 @@ def test_write_says_why_it_cannot(tmp_path: Path) -> None:
         write_trace(trace, tmp_path / "none" / "out.csv")
 
 
-def test_progress_reaches_the_end() -> None:
-    seen: list[tuple[int, int]] = []
-    read_trace(ASSETS / "philly.csv", progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1]
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -400,7 +373,16 @@ def test_elapsed(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [("48000Mn", 96000), ("4Gc", 16384), ("1024K", 1), ("1T", 1048576), ("7.50G", 7680), ("12", 12), ("G", None)],
+    [
+        ("48000Mn", 96000),
+        ("4Gc", 16384),
+        ("2147486448Mn", 11200),
+        ("1024K", 1),
+        ("1T", 1048576),
+        ("7.50G", 7680),
+        ("12", 12),
+        ("G", None),
+    ],
 )
 def test_memory(text: str, mib: int | None) -> None:
     assert mem_mib(text, nodes=2, cpus=4) == mib
@@ -410,3 +392,37 @@ def test_tres() -> None:
     assert tres("cpu=4,gres/gpu:a100=2") == {"cpu": "4", "gres/gpu:a100": "2"}
     assert tres("") == {}
     assert tres("cpu") is None
+
+
+DATA = Path(os.environ.get("LUCID_SHARED", Path(__file__).parents[4] / "shared")) / "data"
+
+
+def shared(*parts: str) -> Path:
+    path = DATA.joinpath(*parts)
+    if not path.is_file():
+        pytest.skip(f"{'/'.join(parts)} is not in LUCID_SHARED")
+    return path
+
+
+@pytest.mark.parametrize(("pack", "jobs"), [("P0.csv", 1577), pytest.param("P1.csv", 10432, marks=pytest.mark.slow)])
+def test_packs(pack: str, jobs: int) -> None:
+    trace = read_trace(shared("packs", pack))
+    assert len(trace.jobs) == jobs
+    assert trace.skipped == ()
+    assert [item.job.rank for item in trace.jobs] == list(range(jobs))
+    assert {item.share_label for item in trace.jobs} == {0, 1, 2}
+    assert all(item.profile is not None and item.profile.workload.count("|") == 3 for item in trace.jobs)
+
+
+@pytest.mark.parametrize(
+    ("lines", "jobs", "vcs"), [(3000, 2999, 11), pytest.param(None, 70982, 15, marks=pytest.mark.slow)]
+)
+def test_philly(tmp_path: Path, lines: int | None, jobs: int, vcs: int) -> None:
+    path = tmp_path / "philly.csv"
+    path.write_text("".join(shared("philly.csv").read_text().splitlines(keepends=True)[:lines]))
+    trace = read_trace(path)
+    assert len(trace.jobs) == jobs
+    assert len(trace.vcs) == vcs
+    keys = [(item.job.submit_s, item.job.rank) for item in trace.jobs]
+    assert keys == sorted(keys)
+    assert trace.jobs[0].job.submit_s == 0.0

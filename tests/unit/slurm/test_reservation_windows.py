@@ -13,9 +13,8 @@ from lucid.core.decision import Action, Start
 from lucid.core.node import Window
 from lucid.errors import ClusterError
 from lucid.left_out import LeftOut
-from lucid.slurm.own.reasons import Outlook, outlook
+from lucid.slurm.records.configuration import Reservation, reservations_from
 from lucid.slurm.records.request import JobDefaults
-from lucid.slurm.records.reservations import Reservation, reservations_from
 from lucid.slurm.view.windows import Closings, times_of
 from scenes.jobs import at
 from scenes.slurm import WHY, Scene
@@ -146,11 +145,6 @@ def test_a_job_that_slurm_keeps_from_reserved_nodes_waits_and_is_never_let_go(st
         stage.slurm.advance(3600.0)
     assert stage.slurm.records["1"].held
     assert not stage.cluster.notes["1"].given_up
-
-
-def test_nodes_that_are_down_are_no_reservation() -> None:
-    assert outlook("ReqNodeNotAvail, UnavailableNodes:n1") is Outlook.UNFIT
-    assert outlook("ReqNodeNotAvail") is Outlook.UNFIT
 
 
 def test_where_reservations_cannot_be_read_the_last_reading_counts(stage: Scene) -> None:
@@ -315,29 +309,6 @@ def test_every_release_tells_the_same(path: Path) -> None:
     assert found["licence"].nodes == ()
     assert {name for name, one in found.items() if one.gres} == {"gres"} & found.keys()
     assert {name: one.cores for name, one in found.items() if one.cores} in ({"cores": (("n1", 4),)}, {})
-
-
-def raw(**changed: Any) -> dict[str, Any]:
-    return {"name": "w", "node_list": "n[1-2]", "start_time": 100, "end_time": 200, "flags": ["MAINT"]} | changed
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"node_list": "n[1-"}, {"start_time": None}, {"end_time": 50}, {"end_time": 1e300}, {"name": ""}, {"name": 5},
-     {"core_specializations": [{"node": "n1", "core": "x"}]}, {"core_specializations": [5]}],
-)  # fmt: skip
-def test_one_that_cannot_be_read_is_left_out_and_the_others_are_not(changed: dict[str, Any]) -> None:
-    left_out = LeftOut()
-    found = reservations_from({"reservations": [raw(**changed), raw(name="other"), None]}, left_out)
-    assert [one.name for one in found] == ["other"]
-    assert left_out.summary()["reservations"]["now"] == 2
-
-
-@pytest.mark.parametrize("key", ["node_list", "start_time", "end_time", "flags"])
-def test_one_that_lacks_what_every_slurm_has_told_is_left_out(key: str) -> None:
-    record = raw()
-    del record[key]
-    assert reservations_from({"reservations": [record]}) == []
 
 
 def test_an_answer_that_is_none_is_an_error_and_one_without_reservations_is_not() -> None:

@@ -19,7 +19,6 @@ from builders import LIGHT, at
 from daemon_site import Site
 from fake_slurm import FakeSampler, FakeSlurm
 from lucid.cli.main import lucidctl
-from lucid.config.live import SlurmSettings
 from lucid.config.load import Settings, settings_from
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
@@ -36,7 +35,6 @@ from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.from_json import JOB_NEEDS
 from lucid.slurm.records.job import SlurmJob, unread_job
 from lucid.slurm.records.request import JobDefaults, Request
-from lucid.store.lease import IN_MEMORY
 from lucid.store.port import JobNote
 from lucid.store.sqlite import SqliteStore
 from scenes.slurm import MINE, Scene
@@ -122,15 +120,6 @@ def test_over_pyslurm_no_partition_is_packed() -> None:
     assert modes_from(over(), {"mode.a": "pack"})["a"] is Mode.PACK
     with pytest.raises(ConfigError, match=r"daemon\.partitions\.vc = 'pack'.*slurm\.client = 'command'"):
         settings_from({"slurm": PYSLURM, "daemon": {"partitions": {"vc": "pack"}}}, "test")
-
-
-def test_over_pyslurm_a_cluster_says_that_it_can_do_less() -> None:
-    for slurm, able in ((SlurmSettings(client="pyslurm"), 0), (SlurmSettings(), 2)):
-        cluster = SlurmCluster(
-            FakeSlurm([]), SqliteStore(IN_MEMORY), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
-            over().daemon, dict, lambda job: False, 0,
-        )  # fmt: skip
-        assert len(cluster.capabilities) == able
 
 
 def test_pack_is_refused_where_it_cannot_be_had(tmp_path: Path) -> None:
@@ -356,16 +345,6 @@ HOSTILE = [
     "x\n",
     "JobId=5 ",
 ]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_hides_what_changes_about_any_job(name: str) -> None:
-    slurm = Slurm(*(job(number) for number in range(1, 9)))
-    slurm.jobs[7] = job(7, name=name)
-    assert slurm.numbered() == slurm.jobs
-    for number in range(1, 9):
-        slurm.jobs[number] = replace(slurm.jobs[number], extra="changed")
-        assert slurm.numbered() == slurm.jobs, (name, number)
 
 
 @given(

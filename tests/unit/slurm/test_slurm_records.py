@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,27 +97,21 @@ def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
         assert (job.unread, job.min_nodes) == ("", 1 if most == 2 else 2)
 
 
-def test_every_recorded_job_is_read(jobs: dict[str, SlurmJob]) -> None:
+def test_what_recorded_jobs_tell(jobs: dict[str, SlurmJob]) -> None:
     assert {job.unread for job in jobs.values()} == {""}
-
-
-def test_a_running_job_holds_exactly_its_gpus(jobs: dict[str, SlurmJob]) -> None:
-    job = jobs["gpus"]
-    assert job.state == "RUNNING"
-    assert sum(part.mask.bit_count() for part in job.placement) == 2
-    assert job.hosts_used == ((job.placement[0].node, 2, 2 * job.mem_mib // 2),)
-    assert job.start_s > job.submit_s - 1 > 1e9
-
-
-def test_two_jobs_in_slots_stand_on_the_same_gpus(jobs: dict[str, SlurmJob]) -> None:
-    assert jobs["slots"].placement == jobs["guest"].placement == at("n2:2-3")
-
-
-def test_a_requeued_job_completes_before_it_waits(jobs: dict[str, SlurmJob]) -> None:
-    job = jobs["gres"]
-    assert (job.state, job.completing, job.pending, job.running, job.held, job.restarts) == (
-        "PENDING", True, False, True, True, 1,
-    )  # fmt: skip
+    runs = jobs["gpus"]
+    assert (runs.state, runs.ended) == ("RUNNING", False)
+    assert sum(part.mask.bit_count() for part in runs.placement) == 2, "it holds exactly its GPUs"
+    assert runs.hosts_used == ((runs.placement[0].node, 2, 2 * runs.mem_mib // 2),)
+    assert runs.start_s > runs.submit_s - 1 > 1e9
+    assert jobs["slots"].placement == jobs["guest"].placement == at("n2:2-3"), "two in slots stand on the same GPUs"
+    requeued = jobs["gres"]
+    assert (requeued.state, requeued.completing, requeued.pending, requeued.running) == ("PENDING", True, False, True)
+    assert (requeued.held, requeued.restarts) == (True, 1)
+    assert jobs["cancelled"].ended
+    assert parse_mark(jobs["per-task"].admin_comment) == {"vc": "vc", "cold": "1"}
+    assert parse_mark(requeued.admin_comment) is None
+    assert any(name.startswith("no gpu; rm -rf") and "ü" in name for name in jobs), "a hostile name is just a name"
 
 
 def test_tasks_of_a_waiting_array_stand_apart_up_to_its_limit(folder: Path) -> None:
@@ -135,20 +129,6 @@ def test_what_keeps_a_job_from_being_placed_by_others(folder: Path, jobs: dict[s
     assert jobs["stays"].features == "a100"
     assert not jobs["stays"].requeue
     assert jobs["gres"].requeue
-
-
-def test_a_mark_is_read_from_the_admin_comment(jobs: dict[str, SlurmJob]) -> None:
-    assert parse_mark(jobs["per-task"].admin_comment) == {"vc": "vc", "cold": "1"}
-    assert parse_mark(jobs["gres"].admin_comment) is None
-
-
-def test_a_cancelled_job_has_left(jobs: dict[str, SlurmJob]) -> None:
-    assert jobs["cancelled"].ended
-    assert not jobs["gpus"].ended
-
-
-def test_a_hostile_name_is_just_a_name(jobs: dict[str, SlurmJob]) -> None:
-    assert any(name.startswith("no gpu; rm -rf") and "ü" in name for name in jobs)
 
 
 def test_nodes_have_gpus_that_can_be_asked_for_by_name(folder: Path) -> None:
@@ -199,59 +179,38 @@ def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("read", "text", "found"),
     [
-        ("n1", ["n1"]),
-        ("n[1-3,07],gpu-a", ["n1", "n2", "n3", "n07", "gpu-a"]),
-        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
-        ("n[08-10]-ib", ["n08-ib", "n09-ib", "n10-ib"]),
-        ("", []),
+        (lambda text: array_tasks(text, 100), "1-5%2", ([1, 2, 3, 4, 5], 2)),
+        (lambda text: array_tasks(text, 2), "1-5%2", ([1, 2], 2)),
+        (lambda text: array_tasks(text, 100), "0-10:5,12", ([0, 5, 10, 12], None)),
+        (lambda text: array_tasks(text, 2), "0-10:5,12", ([0, 5], None)),
+        (lambda text: array_tasks(text, 100), "3", ([3], None)),
+        (lambda text: array_tasks(text, 100), "", ([], None)),
+        (gpu_mask, "gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2)", 0b101),
+        (gpu_mask, "gpu:a100:4(IDX:0-2,5)", 0b100111),
+        (gpu_mask, "shard:g1:1(0/2,1/2,0/2,0/2),shard:g3:1(0/2,0/2,0/2,1/2)", 0b1010),
+        (gpu_mask, "craynetwork:1", 0),
+        (gpu_mask, "", 0),
+        (gpu_count, "gres/gpu:a100:2,gres/gpu:t4:1", 3),
+        (memory_mib, "cpu=2,mem=1.50G,node=1", 1536),
+        (memory_mib, "cpu=2", 0),
+        (parse_mark, "", None),
+        (parse_mark, "by hand", None),
+        (parse_mark, "xlucid:vc=a", None),
+        (parse_mark, '{"lucid": 1}', None),
+        (parse_mark, "lucid:", {}),
+        (parse_mark, "lucid:vc=a;;=;x;y==;" + "z" * 1024, {"vc": "a", "": "", "y": "="}),
     ],
 )
-def test_host_lists(text: str, names: list[str]) -> None:
-    assert hosts(text) == names
-
-
-@pytest.mark.parametrize(
-    ("text", "tasks", "throttle"),
-    [("1-5%2", [1, 2, 3, 4, 5], 2), ("0-10:5,12", [0, 5, 10, 12], None), ("3", [3], None), ("", [], None)],
-)
-def test_array_tasks(text: str, tasks: list[int], throttle: int | None) -> None:
-    assert array_tasks(text, 100) == (tasks, throttle)
-    assert array_tasks(text, 2)[0] == tasks[:2]
-
-
-@pytest.mark.parametrize(
-    ("text", "mask"),
-    [
-        ("gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2)", 0b101),
-        ("gpu:a100:4(IDX:0-2,5)", 0b100111),
-        ("shard:g1:1(0/2,1/2,0/2,0/2),shard:g3:1(0/2,0/2,0/2,1/2)", 0b1010),
-        ("craynetwork:1", 0),
-        ("", 0),
-    ],
-)
-def test_gpus_of_one_node(text: str, mask: int) -> None:
-    assert gpu_mask(text) == mask
+def test_the_small_languages_are_read(read: Callable[[str], Any], text: str, found: Any) -> None:
+    assert read(text) == found
 
 
 def test_requests_are_written_as_they_are_read() -> None:
     text = shard_request(["g1", "g3"])
     assert text == "gres/shard:g1:1,gres/shard:g3:1"
     assert (gpu_count(text), is_shards(text), shard_types(text)) == (2, True, ["g1", "g3"])
-    assert gpu_count("gres/gpu:a100:2,gres/gpu:t4:1") == 3
-    assert memory_mib("cpu=2,mem=1.50G,node=1") == 1536
-    assert memory_mib("cpu=2") == 0
-
-
-@pytest.mark.parametrize("comment", ["", "by hand", "xlucid:vc=a", '{"lucid": 1}'])
-def test_other_peoples_comments_are_not_ours(comment: str) -> None:
-    assert parse_mark(comment) is None
-
-
-def test_strange_marks_are_harmless() -> None:
-    assert parse_mark("lucid:") == {}
-    assert parse_mark("lucid:vc=a;;=;x;y==;" + "z" * 1024) == {"vc": "a", "": "", "y": "="}
 
 
 SILENT = {
@@ -340,6 +299,7 @@ SUFFIXES = (23, 11)
         ("a,,b\tc d", "a b c d"),
         ("n[2-]", "n2"),
         ("n[9-010]", "n9 n10"),
+        ("n[08-10]-ib,gpu-a", "n08-ib n09-ib n10-ib gpu-a"),
         ("[1-3]", "1 2 3"),
     ],
 )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import random
-from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import benchmarks.calibrate
 from examples import examples
 from lucid.orchestrator.policies.muri.grouping import (
     GammaTable,
@@ -28,7 +24,6 @@ from lucid.orchestrator.policies.muri.interleave import (
     NO_OVERHEAD,
     PUBLISHED,
     MuriJob,
-    best_ordering,
     conflict,
     efficiencies,
     periods,
@@ -41,26 +36,6 @@ times = st.floats(0.1, 100.0)
 
 def jobs_of(stages: np.ndarray, gpus: int = 1) -> list[MuriJob]:
     return [MuriJob(i, gpus, tuple(row)) for i, row in enumerate(stages.tolist())]
-
-
-def test_two_jobs_on_two_resources_as_in_the_formula() -> None:  # M4
-    a, b = (3.0, 5.0), (2.0, 7.0)
-    period = max(a[0], b[1]) + max(a[1], b[0])
-    assert periods([[a, b]], 2, "given")[0] == period
-    assert efficiencies([[a, b]], 2, ordering="given")[0] == pytest.approx(17 / (2 * period))
-
-
-@settings(max_examples=examples(300))
-@given(arrays(float, (3, 4), elements=times))
-def test_period_is_the_best_over_all_orderings(stages: np.ndarray) -> None:  # M5, M6
-    def period(order: tuple[int, ...]) -> float:
-        return sum(max(stages[j, (s - q) % 4] for q, j in enumerate(order)) for s in range(4))
-
-    every = [period(order) for order in permutations(range(3))]
-    assert periods(stages[None], 4)[0] == pytest.approx(min(every))
-    assert periods(stages[None], 4, "worst")[0] == pytest.approx(max(every))
-    best, order = best_ordering(stages, 4)
-    assert period(order) == pytest.approx(best)
 
 
 @settings(max_examples=examples(300))
@@ -211,9 +186,6 @@ def test_the_table_remembers_profiles_not_jobs() -> None:
         GammaTable(2, "given", NO_OVERHEAD)
 
 
-MEASURED = Path(benchmarks.calibrate.__file__).parent / "measured/h100-mps"
-
-
 def job(*shares: float, iteration: float | None = 1.0) -> MuriJob:
     return MuriJob("a", 1, shares, iteration)
 
@@ -242,51 +214,3 @@ def test_no_job_is_paired_with_one_of_its_own_kind() -> None:
         cuts = sorted((rng.random(), rng.random()))
         shares = (cuts[0], cuts[1] - cuts[0], (1.0 - cuts[1]) * rng.choice([1.0, 1.3, 0.5]), 0.0)
         assert conflict(job(*shares), job(*shares)) >= MOST_CONFLICT - 1e-9
-
-
-def test_pairs_measured_on_a_gpu_ran_as_fast_as_this_says_or_faster() -> None:
-    """Jobs of GPU work alone, whose GPU time is all that is known: the bound of what the GPU's part says."""
-    with (MEASURED / "profiles.csv").open() as file:
-        gpu = {row["model"]: float(row["gpu_util"]) / 100 for row in csv.DictReader(file)}
-    with (MEASURED / "pairs.csv").open() as file:
-        pairs = [
-            (row["model1"], row["model2"], float(row["speed1"]), float(row["speed2"])) for row in csv.DictReader(file)
-        ]
-    assert len(pairs) == 15
-    for one, other, *speeds in pairs:
-        expected = 1.0 / (1.0 + gpu[one] * gpu[other])
-        mean = sum(speeds) / 2
-        assert expected - 0.02 < mean < expected + 0.21, (one, other)
-
-
-def iterations(a: tuple[float, ...], b: tuple[float, ...], rng: random.Random, until_s: float) -> list[float]:
-    """Iterations in a second of two jobs whose stages take their mean time, exponentially. Two on one resource each
-    go on at half speed: a GPU switches between processes every few milliseconds, a disk between requests."""
-    stages, done, at, now_s = (a, b), [0, 0], [3, 3], 0.0
-    left = [0.0, 0.0]
-    while now_s < until_s:
-        for who in (0, 1):
-            while left[who] <= 0.0:
-                at[who] = (at[who] + 1) % 4
-                done[who] += at[who] == 0
-                left[who] = rng.expovariate(1.0 / stages[who][at[who]]) if stages[who][at[who]] else 0.0
-        speed = 0.5 if at[0] == at[1] else 1.0
-        step = min(left)
-        left = [0.0 if rest == step else rest - step for rest in left]
-        now_s += step / speed
-    return [count / now_s for count in done]
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((0.7, 0.1, 0.2, 0.0), (0.05, 0.05, 0.9, 0.0)),
-        ((0.0, 0.8, 0.2, 0.0), (0.1, 0.1, 0.8, 0.0)),
-        ((0.3, 0.3, 0.4, 0.0), (0.3, 0.3, 0.4, 0.0)),
-        ((0.1, 0.2, 0.7, 0.0), (0.1, 0.2, 0.7, 0.0)),
-    ],
-)
-def test_random_stages_take_as_long_as_the_mean_value_says(a: tuple[float, ...], b: tuple[float, ...]) -> None:
-    found = iterations(a, b, random.Random(3), 40_000.0)
-    expected = 1.0 / (1.0 + conflict(job(*a), job(*b)))
-    assert found == pytest.approx([expected, expected], rel=0.03)

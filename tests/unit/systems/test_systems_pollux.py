@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _Search, _squeeze, carry_over, search
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _squeeze, carry_over, search
 from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
     FitObjective,
@@ -25,32 +25,10 @@ from lucid.orchestrator.policies.rounds.goodput import (
 )
 from lucid.orchestrator.policies.rounds.population import Layout
 from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, growth_cap, restart_factors
-from pollux_agent import GradientMean, gradient_statistics, learning_rate_factor
 
 PERF = PerfParams(0.1, 0.005, 0.3, 0.02, 0.05, 0.004, 2.0)
 MODEL = GoodputModel(PERF, GradParams(1.0, 10.0), 64)
 LIMITS = BatchLimits(64, 2048, 8, 128)
-
-
-def test_step_time_is_made_of_compute_sync_and_overlap() -> None:  # P1, P10-P14
-    compute, sync = 0.1 + 0.005 * 32, 0.3 + 0.02 * (8 - 2)
-    step = 3 * compute + math.sqrt(compute**2 + sync**2)
-    assert float(MODEL.throughput(2, 8, 32, 3)) == pytest.approx(8 * 32 * 4 / step)
-
-
-@pytest.mark.parametrize(("nodes", "replicas", "sync"), [(1, 1, 0.0), (1, 2, 0.05), (1, 4, 0.058), (2, 2, 0.3)])
-def test_sync_by_the_slowest_link(nodes: int, replicas: int, sync: float) -> None:  # P12
-    compute = 0.1 + 0.005 * 16
-    expected = replicas * 16 / math.hypot(compute, sync)
-    assert float(MODEL.throughput(nodes, replicas, 16, 0)) == pytest.approx(expected, rel=1e-6)
-
-
-@settings(max_examples=examples(300))
-@given(st.floats(1.0, 10.0))
-def test_overlap_lies_between_sum_and_maximum(gamma: float) -> None:  # P13
-    model = MODEL._replace(perf=PERF._replace(gamma=gamma))
-    step = 4 * 16 / float(model.throughput(1, 4, 16, 0))
-    assert max(0.18, 0.058) - 1e-9 <= step <= 0.18 + 0.058 + 1e-9
 
 
 @example(0.0, 2.225073858507e-311, 1026)
@@ -63,27 +41,6 @@ def test_efficiency_is_the_noise_scale_form(sqr: float, var: float, batch: int) 
     phi = math.inf if grad.sqr <= 0 else 64 * grad.var / grad.sqr
     if sqr > 1e-6 and phi < 1e12:
         assert value == pytest.approx((phi + 64) / (phi + batch))
-
-
-def test_goodput_below_the_initial_batch_is_not_defined() -> None:  # P3
-    assert math.isnan(float(MODEL.goodput(1, 1, 32, 0)))
-    assert float(MODEL.goodput(1, 1, 64, 0)) == pytest.approx(float(MODEL.throughput(1, 1, 64, 0)))
-
-
-@settings(max_examples=examples(200))
-@given(st.integers(1, 32), st.booleans())
-def test_batch_choice_keeps_the_limits(replicas: int, accumulation: bool) -> None:  # P21
-    limits = BatchLimits(64, 2048, 8, 128, accumulation)
-    choice = MODEL.optimize(1, replicas, limits)
-    batch = replicas * int(choice.atomic) * (int(choice.accum) + 1)
-    assert batch >= 64
-    assert 8 <= int(choice.atomic) <= 128
-    assert accumulation or int(choice.accum) == 0
-    if replicas == 1 and batch > 64:
-        assert int(choice.accum) >= 1
-    assert float(choice.goodput) == pytest.approx(
-        float(MODEL.goodput(1, replicas, int(choice.atomic), int(choice.accum)))
-    )
 
 
 def test_a_fixed_batch_stays() -> None:  # P29
@@ -120,13 +77,6 @@ def test_the_gradient_is_that_of_the_objective() -> None:  # P16
         assert gradient[index] == pytest.approx((objective(up)[0] - value) / 1e-6, rel=1e-3, abs=1e-5)
 
 
-def test_a_noiseless_fit_predicts_what_was_not_seen() -> None:
-    fit = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (1, 4), (2, 4), (2, 8), (4, 16)]))
-    assert fit.objective < 0.01
-    far = GoodputModel(fit.params, GradParams(1, 1), 1).throughput(8, 32, 48, 0)
-    assert float(far) == pytest.approx(float(MODEL.throughput(8, 32, 48, 0)), rel=0.05)
-
-
 def test_priors_hold_what_was_not_seen() -> None:  # P17-P19
     alone = fit_perf_params(observe(PERF, [(1, 1)])).params
     assert max(alone.alpha_n, alone.beta_n, alone.alpha_r, alone.beta_r) <= 1.2e-8
@@ -138,25 +88,6 @@ def test_priors_hold_what_was_not_seen() -> None:  # P17-P19
     assert one_node.beta_n == pytest.approx(1.1 * one_node.beta_r)
     one_size = fit_perf_params(observe(PERF, [(1, 1), (1, 2)], (32,))).params
     assert one_size.alpha_c == pytest.approx((0.1 + 0.005 * 32) / 2)
-
-
-@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("adascale", 11 / (10 / 4 + 1))])
-def test_learning_rate_rules(rule: str, factor: float) -> None:  # P9, P22
-    assert learning_rate_factor(rule, 64, 256, GradParams(1.0, 10.0)) == pytest.approx(factor)
-
-
-def test_gradient_statistics_are_unbiased() -> None:  # P6
-    rng = np.random.default_rng(0)
-    mean, steps = np.array([1.0, 2.0]), 4000
-    total = [gradient_statistics(mean + rng.normal(0, 3, (4, 2)), scale=4.0) for _ in range(steps)]
-    # Each of the 4 parts is one M0: norm 5, variance 2 x 9.
-    assert np.mean([g.sqr for g in total]) == pytest.approx(5, abs=0.5)
-    assert np.mean([g.var for g in total]) == pytest.approx(18, abs=0.8)
-    running = GradientMean()
-    for grad in total[:200]:
-        running = running.add(grad, 4.0)
-    assert running.value().var == pytest.approx(18, rel=0.2)
-    assert GradientMean().value() == GradParams(1.0, 0.0)
 
 
 def test_growth_and_restarts() -> None:  # P20, P26
@@ -250,20 +181,6 @@ def test_every_individual_obeys_the_rules(seed: int, jobs: int, capacity: list[i
         assert legal(allocation, capacity, t.most)
 
 
-def test_a_node_of_a_pinned_distributed_job_takes_no_other() -> None:  # P28
-    t = table(1, 4, 4)
-    blocked = [True, False]
-    found = search(t, [2, 2], np.zeros((1, 2)), np.ones(1), np.random.default_rng(0), blocked=blocked)
-    assert (found.allocation > 0).sum() == 1
-
-
-def test_a_costly_restart_leaves_the_allocation() -> None:  # P26
-    t = table(2, 4, 4)
-    base = np.array([[2, 0], [0, 1]])
-    found = search(t, [2, 2], base, np.zeros(2), np.random.default_rng(0))
-    assert found.allocation.tolist() == base.tolist()
-
-
 def test_the_same_seed_finds_the_same_and_the_population_carries_over() -> None:
     t, base = table(4, 8, 8), np.zeros((4, 2))
     first, second = (search(t, [4, 4], base, np.ones(4), np.random.default_rng(7)) for _ in range(2))
@@ -300,38 +217,6 @@ def test_the_search_begins_with_the_last_population_and_ends_when_nothing_gets_b
     ]
     assert worse[1].fitness > worse[0].fitness
     assert worse[1].generations == 40
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_child_has_the_jobs_below_the_point_from_one_parent_and_the_others_from_the_other(sign: int) -> None:  # P27
-    """Where a node is too small for both, early jobs go first in one child, late jobs in the other."""
-    layout = Layout(np.array([2, 2]), np.zeros((3, 2), dtype=np.intp), np.full(3, 4), True, np.zeros(2, dtype=bool))
-    effort = SearchOptions(4, 1)
-    made = _Search(layout, table(3, 4, 4), np.ones(3), Objective(), effort, np.random.default_rng(0))
-    low, high = (
-        layout.slots_of(np.array(rows))[None] for rows in ([[2, 0], [0, 1], [0, 0]], [[0, 0], [0, 1], [1, 1]])
-    )
-    child = layout.allocation_of(made._cross(low, high, np.array([[[1]]]), sign)[0])
-    assert child.tolist() == ([[2, 0], [0, 1], [0, 1]] if sign > 0 else [[1, 0], [0, 1], [1, 1]])
-
-
-def test_children_are_crossed_and_then_mutated(monkeypatch: pytest.MonkeyPatch) -> None:  # P27
-    layout = Layout(np.full(8, 2), np.zeros((4, 8), dtype=np.intp), np.full(4, 16), True, np.zeros(8, dtype=bool))
-    made = _Search(layout, table(4, 16, 16), np.ones(4), Objective(), SearchOptions(16, 1), np.random.default_rng(0))
-    parents = np.stack([layout.slots_of(np.eye(4, 8, k, dtype=np.intp)) for k in (0, 4)]).astype(np.int32)
-    mutated = made._children(parents)
-    monkeypatch.setattr(made, "_mutate", lambda slots: slots)
-    crossed = {child.tobytes() for child in made._children(parents)}
-    assert crossed - {parent.tobytes() for parent in parents}, "none is only one of its parents"
-    assert {child.tobytes() for child in mutated} - crossed
-
-
-def test_jobs_on_several_nodes_may_meet_where_that_is_allowed() -> None:  # P28
-    base = np.array([[1, 1], [1, 1]])
-    for avoid in (True, False):
-        t, rng = table(2, 2, 4), np.random.default_rng(0)
-        found = search(t, [2, 2], base, np.zeros(2), rng, avoid_interference=avoid)
-        assert (found.allocation.tolist() == base.tolist()) is not avoid
 
 
 @pytest.mark.parametrize(

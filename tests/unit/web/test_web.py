@@ -19,17 +19,17 @@ import pytest
 import yaml
 from msgspec import structs
 
+from lucid.config.live import Anonymous, Others
 from lucid.config.load import Settings, settings_from
-from lucid.config.other import Anonymous, Others
 from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
-from lucid.slurm.records.reservations import Reservation
+from lucid.slurm.records.configuration import Reservation
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
+from lucid.web.site import Sight, viewer_of
 from lucid.web.source import Source
-from lucid.web.viewer import Sight, viewer_of
 from scenes.pages import ADDRESSES, HOSTILE, Pages
 from web_client import WebClient
 
@@ -378,7 +378,7 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.server import PeerProtocol
+    from lucid.web.app import PeerProtocol
 
     place = tmp_path / "web.sock"
     app = build_app(pages.source)

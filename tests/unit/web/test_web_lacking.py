@@ -18,8 +18,8 @@ import pytest
 from jinja2 import nodes
 
 from daemon_site import Site as SlurmSite
+from lucid.config.live import WebSettings
 from lucid.config.load import Settings
-from lucid.config.other import WebSettings
 from lucid.core.codec import field_names, has_fields
 from lucid.core.reason import reason_to_dict
 from lucid.core.reasons.sharing import SameUser
@@ -29,10 +29,9 @@ from lucid.models.kinds import Outcome
 from lucid.store.sqlite import SqliteStore
 from lucid.web.app import build_app, on_every_page, page_response, templates
 from lucid.web.pages import PAGES, Page
-from lucid.web.site import Site
+from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import Judged, Source, Status
 from lucid.web.starts import WhatIf
-from lucid.web.viewer import Sight, Viewer
 from scenes.pages import Pages
 from web_client import WebClient
 

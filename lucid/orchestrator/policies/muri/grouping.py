@@ -35,9 +35,7 @@ class GammaTable:
     depend on the order in which the members stand.
 
     Args:
-        k: number of resources.
         ordering: "best" or "worst".
-        overhead: factors on the period.
 
     Raises:
         ValueError: the ordering is "given", which does depend on the order."""
@@ -148,7 +146,6 @@ class GroupingOptions:
     """How groups are made; the defaults are the published Muri.
 
     Attributes:
-        k: number of resources.
         group_size: most jobs in a group (M11); None means k.
         ordering: ordering used in the weights; "worst" is the ablation (M22).
         overhead: factors on the period (M8).
@@ -223,7 +220,6 @@ def group_jobs(
         jobs: candidates by priority; jobs of the same GPU count form one bucket.
         cluster_gpus: GPUs of the cluster; merging stops as soon as they suffice. 0 merges as far as
             group size allows.
-        options: see :class:`GroupingOptions`.
         table: efficiencies remembered between calls; must have been made with the same options.
 
     Returns:

@@ -160,7 +160,6 @@ def periods(stages: ArrayLike, k: int, ordering: Ordering = "best") -> Floats:
     Args:
         stages: (B, p, k) times on each resource, p <= k jobs a group; (B, p, 3) with k = 4 takes the
             published three-time model. Any unit of time.
-        k: number of resources.
         ordering: the ordering with the smallest T (M6), the largest T, or the jobs as given.
 
     Returns:
@@ -192,8 +191,6 @@ def best_ordering(stages: ArrayLike, k: int, ordering: Ordering = "best") -> tup
 
     Args:
         stages: (p, k) or, with k = 4, (p, 3).
-        k: number of resources.
-        ordering: as in :func:`periods`.
 
     Returns:
         The period, and the jobs' indices in the order in which they enter the round.
@@ -220,9 +217,6 @@ def efficiencies(
 
     Args:
         stages: (B, p, k) or (B, p, 3), as in :func:`periods`.
-        k: number of resources.
-        ordering: as in :func:`periods`.
-        overhead: factor on T by group size.
         solo_s: (B,) measured iteration times, used as T where p = 1; None takes the sum of the stages.
 
     Returns:
@@ -294,8 +288,7 @@ def conflict(a: MuriJob, b: MuriJob) -> float:
     nobody knows what it waits for.
 
     Args:
-        a: a job whose stages are the four resources.
-        b: another."""
+        a: a job whose stages are the four resources."""
     return sum(one * other for one, other in zip(_shares(a), _shares(b), strict=True))
 
 

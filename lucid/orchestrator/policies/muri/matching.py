@@ -52,7 +52,6 @@ def match_by_kind(weights: Floats, kinds: Ints, rel_gap: float = 0.0) -> Pairs:
     Args:
         weights: (kinds, kinds), symmetric; <= 0 forbids. Here the diagonal counts: two of one kind.
         kinds: (n,) kind of each vertex.
-        rel_gap: as in :func:`max_weight_matching`.
 
     Returns:
         Pairs of vertices (i, j), i < j, ascending."""

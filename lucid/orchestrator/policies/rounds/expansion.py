@@ -94,12 +94,6 @@ def reduce(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, reclaim: int)
 
     Every job keeps at least one GPU (principle 4).
 
-    Args:
-        epoch_s: as in :func:`expand`.
-        gpus: as in :func:`expand`.
-        epochs: as in :func:`expand`.
-        reclaim: GPUs to take back.
-
     Returns:
         (m,) GPUs that each job loses, and the total time lost; negative where fewer GPUs are faster.
 
@@ -124,7 +118,6 @@ class ElasticJob:
     """A running job as the platform sees it.
 
     Attributes:
-        job_id: the job's name.
         gpus: GPUs that it has, at least one.
         epochs: epochs left, fractions included; the user asks for epochs, never for GPUs (E21).
         epoch_s: (P,) seconds of one epoch on 1..P GPUs."""
@@ -155,12 +148,6 @@ def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restar
     still wait, running jobs shrink by K' = min(K, P - m) GPUs, one for each further request
     (principle 5); the rest wait. If none waits, idle GPUs expand running jobs; to expand the newly
     admitted ones too, call again with them among the running.
-
-    Args:
-        running: jobs that have GPUs.
-        waiting: requests that wait.
-        total_gpus: P.
-        restart_s: as in :func:`~lucid.orchestrator.policies.rounds.expansion.expand`.
 
     Returns:
         The requests to admit and the jobs to resize.
@@ -206,8 +193,6 @@ def ef_gpus(epoch_s: Sequence[float] | Floats, free_gpus: int, total_gpus: int, 
 
     Args:
         epoch_s: (P,) seconds of one epoch on 1..P GPUs.
-        free_gpus: GPUs free now.
-        total_gpus: GPUs of the cluster.
         rule: "all" as above; "free" takes whatever is free; "earliest" takes the count at which an
             epoch is fastest and waits for it.
 

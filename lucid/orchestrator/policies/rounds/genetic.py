@@ -93,8 +93,6 @@ def keep_and_fill(layout: Layout, speedups: SpeedupTable, utility: Utility, pena
     """(N, width) the present allocation, with idle GPUs given to waiting jobs and to jobs on the same node.
 
     Args:
-        layout: the problem.
-        speedups: the jobs' speedups.
         utility: a job's part of the objective.
         penalty: (J,) factor on the speedup of a job that changes."""
     out = layout.slots_of(layout.base)
@@ -196,7 +194,6 @@ class SearchResult:
 
     Attributes:
         allocation: (J, N) GPUs of each job on each node.
-        fitness: its fitness.
         speedups: (J,) its speedups, restart factor included.
         population: (P, N, width) the last population, best first, to begin the next search with.
         generations: generations that were run."""
@@ -213,9 +210,7 @@ def carry_over(population: Slots, old_jobs: int, index: ArrayLike, jobs: int) ->
 
     Args:
         population: (P, N, width) of the last search.
-        old_jobs: number of jobs then.
-        index: (old_jobs,) each old job's index now, -1 if it is gone.
-        jobs: number of jobs now."""
+        index: (old_jobs,) each old job's index now, -1 if it is gone."""
     new = np.append(np.asarray(index, dtype=np.int32), -1)
     mapped = new[np.minimum(population, old_jobs)]
     return np.where(mapped < 0, jobs, mapped).astype(np.int32)
@@ -245,9 +240,6 @@ def search(
         capacity: (N,) GPUs that each node can give.
         base: (J, N) present allocation.
         restart: (J,) factor on a job's speedup if its row changes (P26).
-        rng: all chance.
-        objective: what is maximised.
-        options: effort.
         previous: the last population, carried over to the present jobs; nodes must be the same.
         avoid_interference: at most one job on several nodes uses a node (P28).
         blocked: (N,) nodes that no job on several nodes may use.

@@ -135,7 +135,6 @@ class GoodputModel(NamedTuple):
         Args:
             nodes: nodes of each allocation, at least 1.
             replicas: GPUs of each allocation, at least as many as nodes; broadcast against ``nodes``.
-            limits: the job's batch limits.
 
         Returns:
             The choices, in the shape of the broadcast arguments.
@@ -326,7 +325,6 @@ def fit_perf_params(seen: Observations, *, multi_start: bool = True) -> FitResul
     several nodes, the network across nodes is then taken to be 1.1 times as slow as the one within (P18).
 
     Args:
-        seen: the observations.
         multi_start: start also from parameters read off the data, with a smoothed objective first, and
             keep the best; the authors start from one point, from where the search can get stuck in a
             corner of the objective.

@@ -24,7 +24,6 @@ class OptimusJob:
     """A job with parameter servers and workers.
 
     Attributes:
-        job_id: the job's name.
         server: demand of one parameter server: cpu, memory, bandwidth, gpu.
         worker: demand of one worker, likewise.
         epochs: Q, epochs left; at most 0 counts as finished.
@@ -62,10 +61,7 @@ def allocate(jobs: Sequence[OptimusJob], capacity: ArrayLike, stop: Stop = "publ
         capacity: (4,) the cluster's totals: cpu, memory, bandwidth, gpu.
         stop: "published" ends at the first best offer that is negative or does not fit (O12), so that
             idle cores stay idle once the GPUs are out; "exhausted" drops an offer that does not fit or
-            does not gain, and goes on with the job's other task and with other jobs.
-
-    Returns:
-        The allocation."""
+            does not gain, and goes on with the job's other task and with other jobs."""
     total = np.asarray(capacity, dtype=np.float64)
     used = np.zeros(len(RESOURCES))
     tasks: dict[Hashable, tuple[int, int]] = {}
@@ -139,7 +135,6 @@ class Claim:
     """A job under dominant resource fairness.
 
     Attributes:
-        job_id: the job's name.
         demand: what one more unit of the job takes of each resource: a worker, or a worker with its server.
         most: most units that the job can use.
         least: units without which it does not run."""

@@ -104,7 +104,6 @@ def fit_speed(kind: Kind, points: Mapping[tuple[int, int], float], batch: float)
     the differences that the authors' code takes instead send them anywhere.
 
     Args:
-        kind: how the job synchronises.
         points: (servers, workers) -> steps a second.
         batch: total batch size M, samples.
 
@@ -152,7 +151,6 @@ class SpeedEstimator:
     """Speed of one job: as measured where it was measured, else from the fit (O8).
 
     Args:
-        kind: how the job synchronises.
         batch: total batch size, samples.
         points: (servers, workers) -> measured steps a second."""
 
@@ -180,10 +178,6 @@ def converged_at(model: LossModel, progress: float) -> int | None:
     The first epoch e with loss(e - i) - loss(e) <= 0.05 for i = 0..9, looked for from ten before the
     present progress on, with a full window.
 
-    Args:
-        model: the fitted loss.
-        progress: epochs done.
-
     Returns:
         The epoch; None if it lies beyond 100."""
     start = max(0, int(progress) - WINDOW)
@@ -206,11 +200,9 @@ def end_epoch(
     """The epoch at which a job will end (O5).
 
     Args:
-        progress: epochs done.
         specified: epochs that the user gave; they win.
         same_type: epochs known of jobs of the same type; their mean, rounded down, comes next.
         epochs: epochs at which the loss was seen.
-        losses: the losses.
 
     Returns:
         The specified or the mean number; else where the fitted loss converges, at least the present
@@ -250,8 +242,6 @@ def next_probe(
     default here takes p and w independently.
 
     Args:
-        known: points measured already.
-        rng: chance.
         diagonal: only p = w, as published.
         most: most servers, and workers, of a test run."""
     done = set(known)

@@ -24,7 +24,6 @@ class Counts(NamedTuple):
     """What the fitness needs to know of a population; all (population, jobs).
 
     Attributes:
-        replicas: GPUs of each job.
         across: 1 where they are on several nodes.
         changed: whether the job's row differs from the present allocation."""
 

@@ -33,12 +33,9 @@ class PolluxJob:
     """A job as the search sees it.
 
     Attributes:
-        job_id: the job's name.
         model: its goodput model; None before the first fit, when speed is taken to grow with the GPUs.
         limits: its batch limits; needed with a model.
-        max_replicas: most GPUs that it may get now, see :func:`growth_cap`.
-        age_s: seconds since it was submitted.
-        restarts: how often it was restarted."""
+        max_replicas: most GPUs that it may get now, see :func:`growth_cap`."""
 
     job_id: Hashable
     model: GoodputModel | None
@@ -77,8 +74,6 @@ class SpeedupTable:
     table has two rows a job.
 
     Args:
-        jobs: the jobs.
-        total_gpus: GPUs of the cluster.
         base: what counts as 1: "fair" is ceil(G/J) GPUs on one node, as in the published simulator;
             "one" is one GPU, as in the later code.
         known: goodputs that an earlier table has worked out: its ``known``."""
@@ -148,7 +143,6 @@ class SpeedupTable:
         """Speedups.
 
         Args:
-            job: indices of jobs.
             across: 1 where the GPUs are on several nodes, else 0.
             replicas: GPUs, at most the job's ``max_replicas``.
 

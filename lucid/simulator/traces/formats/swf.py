@@ -96,7 +96,7 @@ def _parse(row: Row, per_gpu: int) -> Draft:
     mem_kib = row.real("requested_memory", least=-1.0)
     return Draft(
         id=job_id,
-        vc=_vc(row),
+        vc=_named(row, "partition", "p") or _named(row, "queue", "q") or "default",
         gpus=-(-processors // per_gpu),
         submit_s=submit_s,
         duration_s=run_s,
@@ -114,7 +114,3 @@ def _parse(row: Row, per_gpu: int) -> Draft:
 def _named(row: Row, column: str, prefix: str) -> str:
     number = row.whole(column, least=-1)
     return f"{prefix}{number}" if number >= 0 else ""
-
-
-def _vc(row: Row) -> str:
-    return _named(row, "partition", "p") or _named(row, "queue", "q") or "default"
