@@ -1,4 +1,4 @@
-"""The tests as a whole: one name a file, no skip unseen by ``.ci/run``; the repository is below tests/ceiling.toml."""
+"""The tests as a whole: one name a file, no skip unseen by ``.ci/run``, no more than tests/ceiling.toml says."""
 
 from __future__ import annotations
 

@@ -105,6 +105,9 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     down = [row["job"] for row in client.get("/queue.json", params={"sort": "job", "down": 1}).json()["queue"]]
     assert down == sorted(down, key=int, reverse=True)
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
+    text = client.get("/queue", params={"sort": "gpus"}).text
+    assert re.search(r'<input[^>]* name="user"', text)
+    assert re.search(r'aria-sort="ascending"[^>]*><a href="/queue\?[^"]*sort=gpus[^"]*">GPUs', text)
 
 
 def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
