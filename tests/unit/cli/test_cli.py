@@ -323,18 +323,6 @@ def test_where_no_job_can_run_the_replay_says_so_and_writes_nothing(
     assert "which has 8; give --vcs or --nodes more nodes" in said.err
 
 
-def test_explain_tells_text_and_json(lucid: Lucid) -> None:
-    lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--policy", "fifo", "--out", "run")
-    said = lucid("explain", "--run", "run", "1")
-    assert said.code == 0
-    assert "job 1" in said.out
-    assert "policy lucid" in said.out, "lucid's is told where it ran"
-    data = json.loads(lucid("explain", "--run", "run", "1", "--policy", "fifo", "--json").out)
-    assert (data["job"]["job_id"], data["policy"]) == ("1", "fifo")
-    assert [d["verb"] for d in data["decisions"]][-1] == "start"
-    assert all(reason["kind"] for d in data["decisions"] for reason in d["reasons"])
-
-
 def test_explain_says_what_is_wrong(lucid: Lucid, tmp_path: Path) -> None:
     lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "qssf", "--out", "run")
     path = tmp_path / "run" / "qssf" / "decisions.jsonl"
