@@ -87,11 +87,6 @@ def test_a_page_fits_on_three_screens_and_a_record_on_one(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_merge_left_its_marks(page: Path) -> None:
-    assert re.findall(r"^(?:<{7}|>{7}) .*|^={7}$", page.read_text(encoding="utf-8"), re.MULTILINE) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"python -m benchmarks --only (\w+)", text)) <= set(PARTS)
@@ -373,23 +368,3 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch:
 
 def test_every_built_in_policy_is_in_the_table() -> None:
     assert [name for name in BUILT_IN if f"| `{name}` |" not in POLICIES_PAGE] == []
-
-
-SPHINX = ROOT / "build/docs/bin/sphinx-build"
-"""Where ``make docs`` puts it."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SPHINX.exists(), reason="no Sphinx: make docs")
-def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
-    words = ["-q", "-W", "--keep-going", "-n", "-c", "docs/site", "-b", "html", "-d", str(tmp_path / "trees"), "."]
-    done = subprocess.run(
-        [SPHINX, *words, str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    site = tmp_path / "site"
-    assert "docs/README.html" in (site / "index.html").read_text(encoding="utf-8")
-    front = (site / "docs/README.html").read_text(encoding="utf-8")
-    for door in ("Administrators", "Users", "Researchers"):
-        assert f'<span class="caption-text">{door}</span>' in front
-    assert "starvation" in (site / "searchindex.js").read_text(encoding="utf-8")

@@ -12,27 +12,7 @@ from benchmarks import page as figures_page
 from benchmarks import yardstick
 from benchmarks.papers import page
 from benchmarks.papers.__main__ import PARTS
-from benchmarks.papers.row import Row, as_dict, from_dict
 from benchmarks.yardstick import README, SEEDS
-
-JCT = "avg JCT, h"
-
-
-@pytest.mark.parametrize(
-    ("row", "met"),
-    [
-        (Row("near", {JCT: 1.01}, {JCT: 1.0}, within=0.02), True),
-        (Row("far", {JCT: 0.97}, {JCT: 1.0}, within=0.02), False),
-        (Row("a claim", {"ratio": 1.2}, {"ratio": 1.3}, at_least=True), False),
-        (Row("a bound", {JCT: 0.9}, {JCT: 1.0}, at_most=True), True),
-        (Row("what decides", {JCT: 1.0, "p99": 9.0}, {JCT: 1.0, "p99": 1.0}, within=0.1, decides=(JCT,)), True),
-        (Row("nothing asked", {JCT: 1.0}, {JCT: 2.0}), None),
-        (Row("none of ours", {}, {JCT: 2.0}, within=0.1), None),
-    ],
-)
-def test_a_row_knows_whether_what_was_published_holds(row: Row, met: bool | None) -> None:
-    assert row.met is met
-    assert from_dict(json.loads(json.dumps(as_dict(row)))) == row
 
 
 def test_the_page_of_figures_is_what_the_program_writes() -> None:

@@ -105,6 +105,9 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     down = [row["job"] for row in client.get("/queue.json", params={"sort": "job", "down": 1}).json()["queue"]]
     assert down == sorted(down, key=int, reverse=True)
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
+    text = client.get("/queue", params={"sort": "gpus"}).text
+    assert re.search(r'<input[^>]* name="user"', text)
+    assert re.search(r'aria-sort="ascending"[^>]*><a href="/queue\?[^"]*sort=gpus[^"]*">GPUs', text)
 
 
 def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +496,7 @@ def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -
     numbers = {one["name"]: one["numbers"] for one in told["nodes"]}
     assert (numbers["n1"], numbers["n2"]) == ([0, 1, 2, 3], [0, 1, 3, 5])
     cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
-    assert (2, 1) in [(cell["gpu"], cell["gpus"]) for cell in cells], "the third stands apart"
+    assert [(cell["gpu"], cell["gpus"]) for cell in cells] == [(0, 2), (2, 1), (3, 1)] * 2, "the third stands apart"
     page = pages.client("ada").get("/").text
     assert "GPU 3 of n2</b> gets no new start" in page
     assert "&lt;i&gt;" in page
