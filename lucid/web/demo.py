@@ -21,6 +21,7 @@ from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
+from lucid.core.times import DAY_S
 from lucid.daemon.policies import LivePolicy
 from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.status import partitions_of, status_of
@@ -75,13 +76,12 @@ def write_settings(folder: Path) -> Path:
 
 SPEED = 60.0
 _PRESET, _SEED = "month-small", 4
-_DAY_S = 86400.0
 _KNOWN_DAYS, _PAST_DAYS = 8.0, 6.0
 """Days whose jobs only teach the predictor, and days that are replayed at once."""
 _LATELY_S = 1800.0
 """The last seconds of the past for which views are stored."""
 _REPEATS = 3
-_FORECAST_S, _FORECAST_EVERY_S = 4 * _DAY_S, 3600.0
+_FORECAST_S, _FORECAST_EVERY_S = 4 * DAY_S, 3600.0
 """The last seconds of the past in which starts are forecast, and how often: ranges rest on what came true of them.
 After each cycle of all of it they would take most of the time."""
 _USES_EVERY_S = 900.0
@@ -107,7 +107,7 @@ class Demo:
         self.begun_s = begun_s
         self._heartbeat = Path(settings.daemon.heartbeat)
         trace = _trace(begun_s)
-        zero_s = begun_s - _PAST_DAYS * _DAY_S
+        zero_s = begun_s - _PAST_DAYS * DAY_S
         known = [item for item in trace.jobs if item.job.submit_s < zero_s]
         to_come = replace(trace, jobs=tuple(item for item in trace.jobs if item.job.submit_s >= zero_s))
         memory = PairMemory()
@@ -280,8 +280,8 @@ class _DemoUses:
 def _trace(begun_s: float) -> Trace:
     """The month, repeated, with times such that the past ends at ``begun_s``."""
     month = synthesise(preset(_PRESET), _SEED)
-    span_s = preset(_PRESET).days * _DAY_S
-    zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * _DAY_S
+    span_s = preset(_PRESET).days * DAY_S
+    zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * DAY_S
     jobs: list[TraceJob] = []
     for again in range(_REPEATS):
         for item in month.jobs:
