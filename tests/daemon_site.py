@@ -24,14 +24,15 @@ from lucid.store.sqlite import SqliteStore
 
 
 class Site:
-    """A VC of two nodes and a profiling node, unless other *machines* are given; every job is measured light."""
+    """A VC of two nodes and a profiling node, unless other *machines* are given, under the policy's usual
+    *rules*; every job is measured light."""
 
     def __init__(
         self,
         folder: Path,
         restarts: str | None = "allowed",
         machines: Sequence[SlurmNode] = (),
-        policy: dict[str, Any] | None = None,
+        rules: dict[str, Any] | None = None,
         slurm: type[FakeSlurm] = FakeSlurm,
         **daemon: Any,
     ) -> None:
@@ -42,7 +43,7 @@ class Site:
         self.slurm: Any = slurm(list(machines) or usual, now=1000.0)
         self.sampler = FakeSampler(self.slurm, {})
         data = {
-            "policy": policy or {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
+            "policy": rules or {"profiling": {"t_prof_s": 60.0, "carry_on_share": 0.0, **rule}},
             "daemon": {
                 "partitions": {"vc": "pack"}, "state_dir": str(folder), "heartbeat": str(folder / "run/heartbeat"),
                 "first_guess_s": 2000.0, **({} if machines else {"profiling_partition": "prof"}), **daemon,

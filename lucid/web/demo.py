@@ -42,6 +42,7 @@ from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.port import ProfileRow
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
@@ -92,23 +93,8 @@ _WORKS = 0.97
 """Share of an ordinary job's time in which its GPUs work."""
 _LEAST_S = 1800.0
 """The least run time of jobs that waste something."""
-
-
-class _Quiet:
-    """Stands for a sampler's folder: measurements come with the simulated jobs."""
-
-    bad: dict[str, str] = {}  # noqa: RUF012 - as ProfileFolder has it
-
-    def new(self) -> tuple[()]:
-        """No readings."""
-        return ()
-
-    def idle(self, job: str) -> None:
-        """``None``: of no job."""
-
-    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
-        """No uses."""
-        return ()
+_NO_PROFILES = ProfileFolder(Path("/nonexistent"))
+"""Measurements come with the simulated jobs."""
 
 
 class Demo:
@@ -219,7 +205,7 @@ class Demo:
         self._lease(now_s)
         modes = {name: str(mode) for name, mode in self._modes.items()}
         status: dict[str, Any] = {
-            **status_of(now_s, "a simulation", Breaker(time.monotonic), None, _Quiet()),
+            **status_of(now_s, "a simulation", Breaker(time.monotonic), None, _NO_PROFILES),
             "cycles": self._cycles,
             "paused": False,
             "modes": modes,

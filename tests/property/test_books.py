@@ -1,4 +1,4 @@
-"""Ledgers and partings that are carried from plan to plan, against those made anew; and what a plan books, against
+"""Ledgers that are carried from plan to plan, against those made anew; and what a plan books, against
 what it starts."""
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, FixedPredictor
+from builders import VC, FixedPredictor, a_job, part
 from builders import settings as rules_of
-from examples import examples
-from lucid.binder.parting import Partings
+from examples import examples, tried
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, JobProfile, Running
-from lucid.core.ledger import Ledger, Ledgers
+from lucid.core.ledger import Ledger, Ledgers, host_share
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus
+from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.registry import make_policy
 from scenes.crowded import some_crowded_vc
@@ -82,45 +82,28 @@ def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list
     return kept
 
 
-def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
-    """Whatever came and went, sets of GPUs that overlap in part included. What a plan writes stays its own."""
-    pairs = overlaps = 0
+def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
+    """Ledgers, whatever came and went, sets of GPUs that overlap in part included: what a plan writes stays its own,
+    also where the jobs are the same and GPUs are seen to have other memory."""
+    pairs = 0
     for seed in range(examples(60)):
-        rng = random.Random(seed)
+        rng, odd = random.Random(seed), seed % 3 == 0
         ledgers, running, nodes = Ledgers(), [], _NODES
         for n in range(_STEPS):
-            running = _step(rng, running, n, odd=seed % 3 == 0)
+            if n % 5:
+                running = _step(rng, running, n, odd)
+            else:
+                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
             if rng.random() < 0.05:
                 nodes = (replace(nodes[0], available=not nodes[0].available), *nodes[1:])
             partition = Partition("vc", nodes, running=tuple(running))
             found, anew = ledgers.ledger_of(partition, 0.0), Ledger(partition)
             assert _contents(found) == _contents(anew)
             pairs += len(anew.beyond())
-            overlaps += seed % 3 == 0
-            if running and rng.random() < 0.5:  # what a plan writes stays its own
+            if running and rng.random() < 0.5:
                 found.give_back(running[:2])
                 assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
     assert pairs
-    assert overlaps
-
-
-def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
-    """Also where the first call of a plan is made twice, as for an empty queue."""
-    parted = 0
-    for seed in range(examples(60)):
-        rng = random.Random(seed)
-        watch, running, nodes = Partings("asked"), [], _NODES
-        for n in range(_STEPS):
-            if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
-                running = _step(rng, running, n, odd=False)
-            else:
-                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
-            partition = Partition("vc", nodes, running=tuple(running))
-            found = watch(partition)
-            assert found == Partings("asked")(partition)
-            assert found == watch(partition)
-            parted += len(found)
-    assert parted > 5
 
 
 def _rules(rng: random.Random) -> PolicySettings:
@@ -192,3 +175,95 @@ def test_what_a_plan_has_booked_is_what_its_starts_ask_for(name: str, monkeypatc
             assert _contents(book) == expected, f"seed {seed}: {actions}"
         ways.update(_way(action.decision) for action in actions if isinstance(action.decision, Start))
     assert all(ways[way] for way in WAYS[name]), ways
+
+
+@pytest.mark.parametrize(
+    ("total", "here", "of", "share"), [(0, 1, 4, 0), (8, 2, 4, 4), (7, 2, 4, 4), (1, 1, 4, 1), (9, 0, 0, 9)]
+)
+def test_a_job_needs_its_part_of_host_resources_rounded_up(total: int, here: int, of: int, share: int) -> None:
+    assert host_share(total, here, of) == share
+
+
+def free_by_hand(machines: list[Node], held: list[Running]) -> list[set[int]]:
+    left = [set(range(m.gpus)) - {o.index for o in m.left_out} if m.available else set() for m in machines]
+    index = {m.name: i for i, m in enumerate(machines)}
+    for entry in held:
+        for node, mask in entry.placement:
+            left[index[node]] -= {g for g in range(m_gpus(machines, node)) if mask >> g & 1}
+    return left
+
+
+def m_gpus(machines: list[Node], name: str) -> int:
+    return next(m.gpus for m in machines if m.name == name)
+
+
+def same(ledger: Ledger, machines: list[Node], held: list[Running]) -> None:
+    left = free_by_hand(machines, held)
+    assert [{g for g in range(8) if m >> g & 1} for m in ledger.free_mask] == left
+    assert ledger.free_count == [len(s) for s in left]
+    assert ledger.free == sum(map(len, left))
+    assert ledger.largest == max(map(len, left))
+    for gpus in range(1, 9):
+        fitting = [(len(s), i) for i, s in enumerate(left) if len(s) >= gpus]
+        assert ledger.tightest(gpus) == (min(fitting)[1] if fitting else None)
+        even = [(n, i) for n, i in fitting if i % 2 == 0]
+        assert ledger.tightest(gpus, lambda i: i % 2 == 0) == (min(even)[1] if even else None)
+    for i, machine in enumerate(machines):
+        cpus = sum(
+            host_share(e.job.cpus, mask.bit_count(), e.job.gpus)
+            for e in held
+            for node, mask in e.placement
+            if node == machine.name
+        )
+        assert ledger.free_cpus[i] == machine.cpus - cpus or not ledger.host_limits
+
+
+@tried(60)
+def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
+    machines = [
+        Node(f"n{i}", rng.randint(1, 8), cpus=rng.choice([0, 64]), available=rng.random() > 0.2)
+        for i in range(rng.randint(1, 4))
+    ]
+    ledger = Ledger(part(machines))
+    held: list[Running] = []
+    for step in range(rng.randint(1, 12)):
+        choice = rng.random()
+        gpus = rng.randint(1, 8)
+        job = a_job(f"j{step}", gpus, cpus=rng.choice([0, 8]))
+        if choice < 0.5:
+            node = ledger.tightest(gpus)
+            if node is not None:
+                placement: Placement = (ledger.lowest(node, gpus),)
+                assert placement[0].mask & ~ledger.free_mask[node] == 0
+                ledger.claim(job, placement)
+                held.append(Running(job, 0.0, placement))
+        elif choice < 0.7 and held:
+            (beside,) = rng.choice(held).placement  # on all of another's GPUs, or on one of them
+            first = beside.mask & -beside.mask
+            placement = (NodeGpus(beside.node, rng.choice([beside.mask, first])),)
+            ledger.claim(job, placement)
+            held.append(Running(job, 0.0, placement))
+        elif held:
+            entry = held.pop(rng.randrange(len(held)))
+            ledger.give_back([entry])
+        same(ledger, machines, held)
+    # one made from what runs now agrees with the one that saw it come about
+    same(Ledger(part(machines, (), held)), machines, held)
+    # GPUs that are no longer well are free at no time, whoever runs there
+    bad = [tuple(GpuOut(m.name, i, 0.0, "x") for i in range(m.gpus) if rng.random() < 0.3) for m in machines]
+    machines = [replace(m, left_out=outs) for m, outs in zip(machines, bad, strict=True)]
+    ledger = Ledger(part(machines, (), held))
+    same(ledger, machines, held)
+    while held:
+        ledger.give_back([held.pop(rng.randrange(len(held)))])
+        same(ledger, machines, held)
+
+
+def test_a_gpu_of_three_sharers_comes_free_when_the_last_one_goes() -> None:
+    held = [Running(a_job(name), 0.0, (NodeGpus("n0", 1),)) for name in "abc"]
+    ledger = Ledger(part([Node("n0", 1)], (), held))
+    free = []
+    for entry in held:
+        ledger.give_back([entry])
+        free.append(ledger.free)
+    assert free == [0, 0, 1]

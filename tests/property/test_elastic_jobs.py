@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from applications import INIT, learning
 from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, decided, elastic, nodes
 from examples import examples
-from lucid.config.policy import OverheadSettings
+from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Running
 from lucid.core.node import Node
@@ -22,13 +22,14 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.core.ports import Applied, Capability
 from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
+from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules, rules_of
 from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
+from safety_rules import check_held, holdings, judge, outline
 
 from builders import settings as rules  # isort: skip
 
@@ -87,21 +88,35 @@ def placement(gpus: Sequence[tuple[str, int]]) -> Placement:
 
 
 class Judge:
-    def __init__(self) -> None:
+    """Judges every cycle. ``fresh``: makes each plan again without a past."""
+
+    def __init__(self, rules: PolicyRules, fresh: Policy | None = None) -> None:
+        self.rules, self.fresh, self.resized = rules, fresh, 0
         self.epochs: dict[str, float] = {}
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
         assert not [item for item in applied if item.refused]
-        partition = snapshot.partitions[VC]
-        held = Counter((p.node, g) for e in partition.running for p in e.placement for g in p.gpus)
-        assert not held or max(held.values()) == 1
+        partition, made, tally = snapshot.partitions[VC], plan.partitions[VC], Counter[str]()
+        held = holdings(partition)
+        check_held(partition, held, [*held], snapshot, self.rules, PolicySettings())
+        judge(snapshot, plan, self.rules, PolicySettings(), tally)
+        self.resized += tally["Resize"]
         for entry in (*partition.pending, *partition.running):
-            limits, progress = entry.job.elastic, entry.progress
-            assert limits is not None
-            assert progress.epochs >= self.epochs.get(entry.job.id, 0.0) - 1e-9
-            self.epochs[entry.job.id] = progress.epochs
-            if isinstance(entry, Running):
-                assert limits.min_gpus <= entry.gpus <= limits.max_gpus
+            if entry.progress is not None:
+                assert entry.progress.epochs >= self.epochs.get(entry.job.id, 0.0) - 1e-9
+                self.epochs[entry.job.id] = entry.progress.epochs
+        if self.fresh is None:
+            return
+        for running in partition.running:
+            decision = made.decisions.get(running.job.id)
+            assert running.job.elastic is not None or decision is None, "a job that is not elastic stays as it is"
+            if isinstance(decision, Resize):
+                assert set(decision.placement) != set(running.placement)
+                assert any(bool(item) for item in decision.reasons)
+        for pending in partition.pending:
+            decision = decided(made, pending.job.id, Start | Hold)
+            assert isinstance(decision, Hold) or all(bool(item) for item in decision.reasons)
+        assert outline(self.fresh.plan(snapshot)) == outline(plan), "the plan depends on more than the snapshot"
 
 
 @settings(max_examples=examples(200))
@@ -120,8 +135,8 @@ def test_elastic_jobs_come_to_their_end_however_they_are_moved(seed: int) -> Non
     ]
     overheads = OverheadSettings(rescale_s=rng.choice([0.0, 10.0]), elastic_start_s=rng.choice([0.0, 20.0]))
     cluster = a_cluster(a_trace(*jobs), {VC: nodes(rng.randint(2, 3), 3)}, overheads=overheads)
-    policy, judge = Restless(seed), Judge()
-    result = run(cluster, policy, FixedPredictor(), judge)
+    policy = Restless(seed)
+    result = run(cluster, policy, FixedPredictor(), Judge(Restless.rules))
     truth = {item.job.id: item for item in jobs}
     for outcome in result.outcomes:
         item = truth[outcome.job.id]
@@ -199,57 +214,17 @@ def some_job(rng: random.Random, number: int, app: Application, most: int) -> Tr
     )
 
 
-class PolicyJudge:
-    """Judges every cycle; makes each plan again with a policy that has no past."""
-
-    def __init__(self, fresh: Policy) -> None:
-        self.fresh = fresh
-        self.resized = 0
-
-    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
-        assert not [item for item in applied if item.refused]
-        partition, made = snapshot.partitions[VC], plan.partitions[VC]
-        machines = {node.name: node for node in partition.nodes}
-        held = Counter((p.node, g) for e in partition.running for p in e.placement for g in p.gpus)
-        assert not held or max(held.values()) == 1
-        for name, machine in machines.items():
-            here = [(e, p.mask.bit_count()) for e in partition.running for p in e.placement if p.node == name]
-            assert not machine.cpus or sum(e.job.cpus * g / e.job.gpus for e, g in here) <= machine.cpus + 1e-6
-            assert (
-                not machine.mem_mib or sum(e.job.mem_mib * g / e.job.gpus for e, g in here) <= machine.mem_mib + 1e-6
-            )
-        for entry in partition.running:
-            limits = entry.job.elastic
-            assert (
-                entry.gpus == entry.job.gpus if limits is None else limits.min_gpus <= entry.gpus <= limits.max_gpus
-            )
-            decision = made.decisions.get(entry.job.id)
-            assert limits is not None or decision is None, "a job that is not elastic stays as it is"
-            assert decision is None or isinstance(decision, Resize | Requeue)
-            if isinstance(decision, Resize):
-                assert set(decision.placement) != set(entry.placement)
-                assert any(bool(item) for item in decision.reasons)
-                self.resized += 1
-        for pending in partition.pending:
-            decision = decided(made, pending.job.id, Start | Hold)
-            assert isinstance(decision, Hold) or all(bool(item) for item in decision.reasons)
-        again = self.fresh.plan(snapshot).partitions[VC]
-        assert {k: (type(d), getattr(d, "placement", None)) for k, d in again.decisions.items()} == {
-            k: (type(d), getattr(d, "placement", None)) for k, d in made.decisions.items()
-        }, "the plan depends on more than the snapshot"
-
-
-def play(seed: int, name: str, app: Application) -> tuple[Trace, dict[str, JobOutcome], PolicyJudge]:
+def play(seed: int, name: str, app: Application) -> tuple[Trace, dict[str, JobOutcome], Judge]:
     rng = random.Random(seed)
     machines = some_nodes(rng)
     most = max(m.gpus for m in machines if m.available)
     trace = a_trace(*(some_job(rng, i, app, most) for i in range(rng.randint(2, 9))), elastic("last"))
     predictor = OraclePredictor(trace) if name == "optimus" else FixedPredictor()
     chosen, fresh = (make_policy(name, rules(**SECTIONS), predictor) for _ in range(2))
-    judge = PolicyJudge(fresh)
+    watched = Judge(rules_of(fresh), fresh)
     cluster = a_cluster(trace, {VC: machines}, agents=name in AGENTS)
-    result = run(cluster, chosen, predictor, judge, settings=rules(**SECTIONS))
-    return trace, {o.job.id: o for o in result.outcomes}, judge
+    result = run(cluster, chosen, predictor, watched, settings=rules(**SECTIONS))
+    return trace, {o.job.id: o for o in result.outcomes}, watched
 
 
 @pytest.mark.parametrize("name", NAMES)

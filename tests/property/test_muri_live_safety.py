@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from builders import VC, check_plan, guess, part, policy, snap
-from lucid.core.decision import Hold, Regroup, Start
+from builders import VC, guess, part, policy, settings, snap
+from lucid.core.decision import Hold, Plan, Regroup, Start
 from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
@@ -17,6 +18,8 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reasons.sharing import Overlaps
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import consolidated
+from lucid.orchestrator.safety.check import SafetyCheck
+from safety_rules import judge
 
 
 def a_job(rng: random.Random, at: int, willing: bool) -> Job:
@@ -87,26 +90,20 @@ def test_plans_are_safe_and_touch_nobody_that_runs(seed: int) -> None:
         for e in entries
     }
     muri = {"patience_s": rng.choice([80.0, 1e6])}
+    rules = settings(packing={"same_user_only": True}, muri=muri)
     planner = policy(rng.choice(["muri-s", "muri-l"]), packing={"same_user_only": True}, muri=muri)
     seen = snap(100.0, partition, predictions=guesses)
     made = planner.plan(seen).partitions[VC]
-    check_plan(partition, made, planner.rules, packing={"same_user_only": True})
-    running = {entry.job.id: entry for entry in partition.running}
-    by_id = {entry.job.id: entry for entry in entries}
-    for job_id, decision in made.decisions.items():
+    plan = Plan(100.0, {VC: made})
+    SafetyCheck(planner.rules, rules)(seen, plan)
+    judge(seen, plan, planner.rules, rules, Counter())
+    for decision in made.decisions.values():
         assert isinstance(decision, Start | Hold | Regroup)
-        if isinstance(decision, Regroup):
-            assert decision.placement == running[job_id].placement
         if isinstance(decision, Start | Regroup) and decision.group:
-            members = [by_id[name] for name in decision.group]
-            assert all(m.job.takes_turns and m.job.shareable and m.profile is not None for m in members)
-            assert all(known[m.job.id] is not None for m in members)
-            assert len({m.job.user for m in members}) == 1
+            assert all(known[name] is not None for name in decision.group)
             assert len(decision.placement) == 1
-            (node,) = [node for node in partition.nodes if node.name == decision.placement[0].node]
-            assert len(members) <= node.slots
-            if any(found.outside for m in members if (found := known[m.job.id]) is not None):
-                assert len(members) == 2
+            if any(found.outside for name in decision.group if (found := known[name]) is not None):
+                assert len(decision.group) == 2
                 test = next(item for item in decision.reasons if isinstance(item, Overlaps))
                 assert test
                 assert set(test.group.split()) == set(decision.group)

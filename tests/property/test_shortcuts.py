@@ -16,7 +16,6 @@ from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
 from examples import examples
 from lucid.binder import candidates
-from lucid.binder import parting as unpack
 from lucid.binder.binder import Binder
 from lucid.binder.rules import ORDER, Guest
 from lucid.config.policy import PackingSettings, PolicySettings
@@ -162,28 +161,6 @@ def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest
         monkeypatch.setattr(candidates, "SCAN_LIMIT", limit)
         start = LucidPolicy(rules, predictor).plan(snapshot).partitions[VC].decisions["p"]
         assert start.beside == "fast", f"limit {limit}"
-
-
-def test_the_limit_to_the_search_bounds_it_whatever_rules_candidates_out() -> None:
-    class Fenced:
-        asked = 0
-
-        def __contains__(self, node: object) -> bool:
-            self.asked += 1
-            return True
-
-    profile = JobProfile(20.0, 5.0, 3000.0)
-    for theirs in (0, 2):  # fenced and light; or too heavy
-        room = 2000
-        running = tuple(Running(a_job(f"r{i}"), 0.0, (NodeGpus(f"n{i}", 1),), profile=profile) for i in range(room))
-        nodes = tuple(Node(f"n{i}", 1, 24576) for i in range(room))
-        waits = Pending(a_job("p"), 0.0, profile)
-        known = {f"r{i}": guess(9000.0, theirs) for i in range(room)}
-        partition = Partition(VC, nodes, (waits,), running)
-        binder = Binder(partition, Ledger(partition), known, FixedPredictor(), rules_of().packing, 1000.0)
-        fenced = Fenced()
-        assert binder.partner(waits, 100.0, 1, 2, fenced)[0] is None
-        assert fenced.asked <= candidates.SCAN_LIMIT
 
 
 # -- single decisions ------------------------------------------------------------------------------------------------
@@ -342,16 +319,3 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
                 assert (failed < later) is (reasons < more)
     assert passed > scenes / 2
     assert {*refused} == {"GpuMemory", "HostFits", "PartnerLeaves", "PairSpeed", "PairWork", "PairHarm"}
-
-
-def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
-    """A pair of which nothing was seen is not parted by any rule."""
-    profile = JobProfile(20.0, 5.0, 9000.0)
-    quiet = Running(a_job("a"), 0.0, (NodeGpus("n0", 1),), profile=profile, partner="b")
-    beside = Running(
-        a_job("b"), 0.0, (NodeGpus("n0", 1),), profile=replace(profile, gpu_mem_mib=20000.0), partner="a"
-    )
-    capacity = {"n0": 24576.0}
-    for rule in (unpack._unstable, unpack._outgrows, unpack._slowed):
-        assert [*rule(quiet, beside, capacity)] == []
-    assert unpack.Partings("allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []

@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import random
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from inspect import Parameter, signature
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import Struct, structs
 from test_elastic_jobs import NAMES, SECTIONS
 from test_elastic_jobs import some_job as some_elastic_job
 from test_elastic_jobs import some_nodes as some_elastic_nodes
 from test_pools import some_pool, wrong
-from test_safety import VARIANTS, some_scene
+from test_safety import VARIANTS, Scene, some_scene
 
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
-from examples import tried
+from examples import examples, tried
+from lucid.accounting.values import ENDED, NOT_ENDED
 from lucid.core.codec import field_names, from_json, from_text, has_fields, to_json
 from lucid.core.decision import Action, Decided, Decision, Hold, PartitionPlan, Plan, decision_to_dict
 from lucid.core.job import (
@@ -49,6 +54,9 @@ from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.store.port import JobNote, note_of
 from lucid.store.values import value_from_json, value_to_json
 from lucid.store.view import view_from, view_to_dict
@@ -229,16 +237,21 @@ def plan_by_old_memory(
     return left
 
 
+def taped(scene: Scene, variant: str) -> tuple[str, Mapping[str, Any], Predictor, Tape]:
+    """The policy of a variant of test_safety, its settings and predictor, and a replay of a scene by it."""
+    name, sections = VARIANTS[variant]
+    if not scene.profiling_nodes:
+        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
+    predictor, tape = scene.predictor(), Tape()
+    chosen = make_policy(name, rules(**sections), predictor)
+    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+    return name, sections, predictor, tape
+
+
 @pytest.mark.parametrize("variant", KEEPS_MEMORY)
 @tried(15)
 def test_any_older_memory_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
-    name, sections = VARIANTS[variant]
-    scene = some_scene(rng)
-    if not scene.profiling_nodes:
-        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
-    predictor = scene.predictor()
-    chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-    run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+    name, sections, predictor, tape = taped(some_scene(rng), variant)
     plan_by_old_memory(rng, tape, name, sections, predictor)
 
 
@@ -274,29 +287,88 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
 @tried(10)
 def test_the_memory_of_another_cluster_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
     """Job numbers begin anew after Slurm was installed anew: the same ids are other jobs."""
-    name, sections = VARIANTS[variant]
-    sections = {**sections, "profiling": {"enabled": False}}
-    tapes = []
-    for _ in range(2):
-        scene = replace(some_scene(rng), profiling_nodes=())
-        predictor = scene.predictor()
-        chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-        run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
-        tapes.append(tape)
-    here, other = tapes
+    (*_, other), (name, sections, predictor, here) = (
+        taped(replace(some_scene(rng), profiling_nodes=()), variant) for _ in range(2)
+    )
     here.cycles = [(snapshot, rng.choice(other.cycles)[1], done) for snapshot, _, done in here.cycles]
     plan_by_old_memory(rng, here, name, sections, predictor)
 
 
 def test_the_random_scenes_leave_memory() -> None:
     for variant in KEEPS_MEMORY:
-        name, sections = VARIANTS[variant]
-        sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
         left = 0
         for seed in range(3):
             scene = replace(some_scene(random.Random(seed), 30), profiling_nodes=())
-            predictor = scene.predictor()
-            chosen, tape = make_policy(name, rules(**sections), predictor), Tape()
-            run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
+            name, sections, predictor, tape = taped(scene, variant)
             left += plan_by_old_memory(random.Random(seed), tape, name, sections, predictor)
         assert left > 5, variant
+
+
+NASTY = st.sampled_from(
+    ['"', ",", "\r", "\n", "\r\n", "#", "|", "\x00", " ", "\ufeff", "\u2028", "\x85", "'", "=1", "é"]
+)
+TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.lists(NASTY, max_size=6).map("".join)
+)
+AMOUNT = st.floats(0, 1e15, allow_nan=False)
+SECONDS = st.floats(0, 3e8, allow_nan=False)
+PER_CENT = st.floats(0, 100, allow_nan=False)
+COUNT = st.integers(0, 10**12)
+MAYBE = st.none() | st.booleans()
+PROFILES = st.builds(
+    JobProfile,
+    gpu_util=PER_CENT,
+    mem_util=PER_CENT,
+    gpu_mem_mib=AMOUNT,
+    amp=MAYBE,
+    unstable=st.booleans(),
+    workload=TEXT,
+)
+JOBS = st.builds(
+    Job,
+    id=TEXT.filter(str.strip),
+    vc=TEXT,
+    gpus=st.integers(0, 4096),
+    submit_s=SECONDS,
+    rank=COUNT,
+    user=TEXT,
+    account=TEXT,
+    name=TEXT,
+    cpus=COUNT,
+    mem_mib=COUNT,
+    time_limit_s=st.none() | AMOUNT,
+    amp=MAYBE,
+    requeueable=st.booleans(),
+    long_cold_start=st.booleans(),
+    shareable=st.booleans(),
+)
+ITEMS = st.builds(
+    TraceJob,
+    job=JOBS,
+    duration_s=SECONDS,
+    state=st.sampled_from(["", *sorted(ENDED | NOT_ENDED)]),
+    profile=st.none() | PROFILES,
+    share_label=st.none() | st.integers(0, 9),
+    waited_s=st.none() | AMOUNT,
+)
+TRACES = st.builds(
+    Trace,
+    name=TEXT,
+    jobs=st.lists(ITEMS, min_size=1, max_size=6, unique_by=lambda item: item.job.id).map(
+        lambda items: tuple(sorted(items, key=lambda item: (item.job.submit_s, item.job.rank)))
+    ),
+    epoch_s=st.none() | st.floats(-1e12, 1e12, allow_nan=False),
+    skipped=st.lists(st.tuples(TEXT, COUNT), max_size=3).map(lambda items: tuple(sorted(items))),
+)
+
+
+@settings(max_examples=examples(300))
+@given(TRACES)
+def test_round_trip(trace: Trace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        write_trace(trace, path)
+        assert read_trace(path) == trace
+        first = path.read_bytes()
+        write_trace(read_trace(path), path)
+        assert path.read_bytes() == first

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -67,31 +65,3 @@ def test_a_skip_that_nothing_allows_fails_the_run_and_all_are_told(
         ]
     )
     assert pytester.runpytest("-p", "skips", "test_one.py").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-NEEDED = ("debootstrap", "prometheus", "chromium", "cc", "groff")
-
-
-@pytest.mark.parametrize(
-    ("uid", "has", "update", "install", "code", "how", "words"),
-    [
-        (0, NEEDED, 1, 1, 0, "online", ""),
-        (0, NEEDED[1:], 0, 1, 1, "", "no debootstrap, though apt-get reaches its archive"),
-        (0, NEEDED[:2], 0, 0, 1, "", "no chromium, though apt-get reaches its archive"),
-        (0, NEEDED[:3], 1, 1, 0, "offline", "no groff: apt-get does not reach its archive"),
-        (1000, (), 0, 0, 0, "offline", ""),
-    ],
-)
-def test_a_program_that_apt_get_could_bring_is_not_missed_in_silence(
-    uid: int, has: tuple[str, ...], update: int, install: int, code: int, how: str, words: str, tmp_path: Path
-) -> None:
-    apt = f'case "$*" in *update*) exit {update};; *) exit {install};; esac'
-    for name, does in {"id": f"echo {uid}", "apt-get": apt, **dict.fromkeys(has, "")}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["/bin/bash", TESTS.parent / ".ci/needed"],
-        env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (code, how), done.stderr
-    assert words in done.stderr

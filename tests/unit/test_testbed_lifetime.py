@@ -1,13 +1,13 @@
 """A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
 
-Its daemons are left out: what is tried is who takes it down.
+Its daemons are left out: what is tried is who takes it down. On a real testbed:
+tests/e2e/test_testbed_lifetime_live.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from testbed import cli, host
-from testbed.owner import MARK, dead, mark_of, marked
+from testbed.owner import dead, mark_of
 from testbed.settings import layout_from
 
 REPO = Path(__file__).resolve().parents[2]
@@ -142,30 +142,6 @@ def test_a_testbed_that_is_somebody_elses_now_stays(started: Callable[[str], Pro
     assert not dead(mark_of(os.getpid()))
 
 
-def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        program = Program(tmp_path, "waits")
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    program.process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
-    assert program.process.poll() is None
-    program.process.terminate()
-    program.process.communicate(timeout=20)
-    assert not program.left
-
-
-def test_a_process_is_told_by_more_than_its_number() -> None:
-    mark = mark_of(os.getpid())
-    assert not dead(mark)
-    assert dead(f"{os.getpid()}:1")
-    assert dead("")
-    assert MARK not in mark
-    assert marked("999999:1") == []
-
-
 def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
     """slurmctld executes the file behind its links when it is reconfigured, where it was started without a path."""
     program = tmp_path / "slurmctld-wlm"
@@ -175,18 +151,3 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
             assert host.processes_in(Path("/"))[process.pid] == "slurmctld"
         finally:
             process.kill()
-
-
-def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
-    """The tests' own are watched (conftest.py, testbeds.py); ``make cluster`` leaves one up on purpose."""
-    begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
-    found = set()
-    for folder in ("slurm", "benchmarks", "tests", "tools"):
-        for path in (REPO / folder).rglob("*.py"):
-            name = str(path.relative_to(REPO))
-            if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):
-                continue
-            if re.search(r"\b(?:cli|testbed)\.up\(", path.read_text()):
-                found.add(name)
-                assert "kept(" in (REPO / begun_by.get(name, name)).read_text(), name
-    assert len(found) >= 5

@@ -50,12 +50,6 @@ def begun_at_once(monkeypatch: pytest.MonkeyPatch, *layouts: Layout) -> list[int
     return got
 
 
-def test_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = begun_at_once(monkeypatch, *(bed(tmp_path, name) for name in "abc"))
-    assert len(set(got)) == 3, got
-    assert all(isinstance(port, int) for port in got), got
-
-
 def test_in_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got = begun_at_once(monkeypatch, *(bed(tmp_path / name, name) for name in "abc"))
     assert len(set(got)) == 3, got
@@ -67,9 +61,3 @@ def test_ports_that_were_asked_for_and_overlap(tmp_path: Path, monkeypatch: pyte
     got = begun_at_once(monkeypatch, *beds)
     assert sorted(isinstance(port, int) for port in got) == [False, True], got
     assert any("LUCID_TESTBED_PORT" in str(port) for port in got), got
-
-
-def test_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beds = [bed(tmp_path, name, LUCID_TESTBED_VARIANT="large") for name in "ab"]
-    one, other = map(int, begun_at_once(monkeypatch, *beds))
-    assert abs(one - other) >= 1000, (one, other)

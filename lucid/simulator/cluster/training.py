@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lucid.core.job import Job, Progress
 from lucid.core.prediction import MeasuredRun
@@ -22,9 +22,6 @@ from lucid.orchestrator.policies.rounds.goodput import (
     fit_perf_params,
 )
 from lucid.simulator.cluster.application import Application
-
-if TYPE_CHECKING:
-    pass
 
 
 class Training(Protocol):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lucid.binder.contention import contention_score, contention_speeds
-from lucid.core.decision import Hold, PartitionPlan, Start
+from lucid.core.decision import Hold, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import JUMBO, MEDIUM, TINY, Prediction
+from lucid.core.reason import Reason
 from lucid.core.reasons.queue import HostFits
 from lucid.core.reasons.sharing import (
     BestPartner,
@@ -25,7 +28,6 @@ from lucid.core.reasons.sharing import (
     SameGpus,
     SeenSpeed,
     Shareable,
-    ShareScores,
     Stable,
     UserAllows,
 )
@@ -83,15 +85,6 @@ def test_L9_the_same_speeds_part_the_classes_of_both_models() -> None:
     assert {(MEDIUM, True), (MEDIUM, False)} < seen
 
 
-def test_L17_gss_zero_turns_sharing_off_and_the_reason_says_so() -> None:
-    assert reason(beside(GUEST, HOST, gss=0), Shareable, Hold).gss == 0
-
-
-def test_L11_the_refusal_names_both_scores() -> None:
-    scores = {"guest": guess(1000.0, JUMBO), "host": guess(1000.0, MEDIUM)}
-    assert reason(beside(GUEST, HOST, predictions=scores), ShareScores) == ShareScores(JUMBO, MEDIUM, 2)
-
-
 @pytest.mark.parametrize(("mib", "fits"), [(20000.0, True), (20575.0, True), (20576.0, False), (90000.0, False)])
 def test_L12_the_memory_of_a_pair_fits_on_the_gpu(mib: float, fits: bool) -> None:
     decision = beside(waits("guest", profile=replace(LIGHT, gpu_mem_mib=mib)), HOST)
@@ -99,19 +92,59 @@ def test_L12_the_memory_of_a_pair_fits_on_the_gpu(mib: float, fits: bool) -> Non
     assert reason(decision, GpuMemory) == GpuMemory("host", mib, 4000.0, 24576)
 
 
-def test_L12_the_memory_is_that_of_the_node_at_hand() -> None:
-    small = (Node("n1", 1, gpu_mem_mib=7000),)
-    assert isinstance(beside(GUEST, HOST, machines=small), Hold)
+SHAKY = replace(LIGHT, unstable=True)
+PAIR = tuple(runs(a, "n1:0", profile=LIGHT, partner=b) for a, b in ("ab", "ba"))
+SPREAD = runs("host", "n1:0 n2:0", profile=LIGHT)
+UP, OFF = Node("n1", 1), Node("n1", 1, available=False)
 
 
-def test_L13_only_jobs_of_the_same_gpu_demand_share() -> None:
-    decision = beside(GUEST, runs("host", "n1:0-1", profile=LIGHT), machines=nodes(1, 2))
-    assert reason(decision, SameGpus, Hold) == SameGpus(1, 0)
+def guest(gpus: int = 1, **facts: Any) -> Pending:
+    return waits("guest", gpus, **{"profile": LIGHT, **facts})
 
 
-def test_L14_two_jobs_a_gpu_and_no_third() -> None:
-    pair = (runs("a", "n1:0", profile=LIGHT, partner="b"), runs("b", "n1:0", profile=LIGHT, partner="a"))
-    assert isinstance(beside(GUEST, *pair), Hold)
+def host(where: str = "n1:0", **facts: Any) -> Running:
+    return runs("host", where, **{"profile": LIGHT, **facts})
+
+
+REFUSED: list[tuple[str, Pending, Sequence[Running], Sequence[Node], dict[str, Any], Reason | None]] = [
+    ("L17 no sharing", GUEST, [HOST], ONE_GPU, {"gss": 0}, Shareable(0, 0)),
+    ("L12 a smaller card", GUEST, [HOST], [Node("n1", 1, gpu_mem_mib=7000)], {}, None),
+    ("L13 other demand", GUEST, [host("n1:0-1")], nodes(1, 2), {}, SameGpus(1, 0)),
+    ("L14 a third", GUEST, PAIR, ONE_GPU, {}, None),
+    ("L15 an unstable guest", guest(profile=SHAKY), [HOST], ONE_GPU, {}, Stable("guest", True)),
+    ("L15 an unstable host", GUEST, [host(profile=SHAKY)], ONE_GPU, {}, None),
+    ("L15 a guest parted before", guest(alone=True), [HOST], ONE_GPU, {}, UserAllows(True, True)),
+    ("L15 a host parted before", GUEST, [host(alone=True)], ONE_GPU, {}, None),
+    ("L16 a distributed guest", guest(2), [SPREAD], nodes(2, 1), {}, DistributedAlone(2, 1)),
+    ("L16 a distributed host", guest(2), [SPREAD], [UP, Node("n2", 1), replace(OFF, name="n3", gpus=2)], {}, None),
+    ("a user forbids", guest(shareable=False), [HOST], ONE_GPU, {}, UserAllows(False, False)),
+    ("a host's user forbids", GUEST, [host(job={"shareable": False})], ONE_GPU, {}, None),
+    ("not measured", guest(profile=None), [HOST], ONE_GPU, {}, NotMeasured(False)),
+    ("a host not measured", GUEST, [host(profile=None)], ONE_GPU, {}, None),
+    ("a node going down", GUEST, [HOST, runs("other", "n2:0")], [OFF, Node("n2", 1)], {}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("joins", "hosts", "machines", "packing", "why"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_who_is_not_joined_and_why(
+    joins: Pending,
+    hosts: Sequence[Running],
+    machines: Sequence[Node],
+    packing: dict[str, Any],
+    why: Reason | None,
+) -> None:
+    rules = {"packing": packing, "reservation": {"enabled": False}}
+    decision = decide("lucid", snap(0.0, part(machines, [joins], hosts)), **rules).decisions["guest"]
+    assert isinstance(decision, Hold)
+    assert why is None or why in decision.reasons
+
+
+@pytest.mark.parametrize(("hosts", "chosen"), [([HOST], "host"), ([host(profile=None)], None)])
+def test_L19_a_pair_comes_before_a_free_gpu(hosts: list[Running], chosen: str | None) -> None:
+    decision = beside(GUEST, *hosts, machines=nodes(1, 2))
+    assert (decision.beside, decision.placement) == (chosen, at("n1:0" if chosen else "n1:1"))
 
 
 def test_L14_two_guests_of_one_plan_do_not_join_the_same_host() -> None:
@@ -126,14 +159,6 @@ def test_a_job_that_starts_in_this_plan_may_be_joined_in_it() -> None:
     assert [a.job_id for a in plan.actions] == ["g1", "g2"]
 
 
-def test_L15_an_unstable_job_does_not_join() -> None:
-    assert reason(beside(waits("guest", profile=replace(LIGHT, unstable=True)), HOST), Stable, Hold).job == "guest"
-
-
-def test_L15_an_unstable_job_is_not_joined() -> None:
-    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=replace(LIGHT, unstable=True))), Hold)
-
-
 def test_the_reason_of_an_unstable_job_names_that_job() -> None:
     shaky = replace(LIGHT, unstable=True)
     plan = decide(
@@ -142,134 +167,67 @@ def test_the_reason_of_an_unstable_job_names_that_job() -> None:
     assert [reason(plan.decisions[j], Stable).job for j in "ab"] == ["a", "b"]
 
 
-def pair_plan(first: Running, second: Running, *waiting: Pending) -> PartitionPlan:
-    return decide("lucid", snap(0.0, part(ONE_GPU, waiting, [first, second])))
+def member(
+    name: str, requeueable: bool = True, start_s: float = 0.0, beside: str | None = None, **seen: Any
+) -> Running:
+    """Of a pair of jobs a and b."""
+    other = "b" if name == "a" else "a"
+    profile = replace(LIGHT, seen_beside=beside or other, **seen)
+    return runs(name, "n1:0", start_s, profile=profile, partner=other, job={"requeueable": requeueable})
 
 
-def member(name: str, partner: str, unstable: bool = False, requeueable: bool = True) -> Running:
-    profile = replace(LIGHT, unstable=unstable)
-    return runs(name, "n1:0", profile=profile, partner=partner, job={"requeueable": requeueable})
+A, B, ROOM_MIB = member("a"), member("b"), 24576.0 - LIGHT.gpu_mem_mib
+BAD: dict[str, Any] = {"unstable": True, "seen_speed": 0.1, "gpu_mem_mib": 30000.0, "mem_growing": True}
+MEMORY = GpuMemory("a", ROOM_MIB + 1, LIGHT.gpu_mem_mib, 24576.0)
 
 
-def test_L15_a_stable_pair_stays() -> None:
-    assert not pair_plan(member("a", "b"), member("b", "a")).actions
-
-
-@pytest.mark.parametrize("order", [0, 1])
-def test_L15_the_unstable_job_of_a_pair_leaves(order: int) -> None:
-    pair = [member("a", "b"), member("b", "a", unstable=True)]
-    plan = pair_plan(pair[order], pair[1 - order])
-    assert [a.job_id for a in plan.actions] == ["b"]
-    decision = plan.decisions["b"]
-    assert decision.part
-    assert reason(decision, Stable) == Stable("b", True)
-
-
-def test_L15_the_partner_leaves_where_the_unstable_job_may_not_be_requeued() -> None:
-    plan = pair_plan(member("a", "b"), member("b", "a", unstable=True, requeueable=False))
-    assert [a.job_id for a in plan.actions] == ["a"]
-
-
-def seen(name: str, partner: str, speed: float | None, start_s: float = 0.0) -> Running:
-    profile = replace(LIGHT, seen_speed=speed, seen_beside=partner)
-    return runs(name, "n1:0", profile=profile, partner=partner, start_s=start_s)
-
-
-def test_a_pair_measured_slower_than_the_bound_is_parted_and_the_later_one_leaves() -> None:
-    for speeds in ((0.45, 0.9), (0.9, 0.45)):
-        plan = pair_plan(seen("a", "b", speeds[0]), seen("b", "a", speeds[1], start_s=50.0))
-        assert [a.job_id for a in plan.actions] == ["b"]
-        decision = plan.decisions["b"]
-        assert decision.part
-        slow, other = ("a", "b") if speeds[0] < 0.5 else ("b", "a")
-        assert reason(decision, SeenSpeed) == SeenSpeed(slow, other, 0.45, 0.5)
-
-
-def test_a_pair_at_or_above_the_bound_or_not_measured_stays() -> None:
-    for speed in (0.5, 0.8, 1.1, None):
-        assert not pair_plan(seen("a", "b", speed), seen("b", "a", speed)).actions
-
-
-def test_what_was_seen_beside_an_earlier_partner_parts_nobody() -> None:
-    slow = replace(LIGHT, seen_speed=0.1, seen_beside="z")
-    assert not pair_plan(runs("a", "n1:0", profile=slow, partner="b"), member("b", "a")).actions
-
-
-def growing(mib: float) -> Running:
-    return runs("b", "n1:0", profile=replace(LIGHT, gpu_mem_mib=mib, mem_growing=True), partner="a")
-
-
-def test_a_job_whose_memory_is_told_to_leave_its_partner_no_room_leaves() -> None:
-    other = member("a", "b")
-    room = 24576 - other.profile.gpu_mem_mib
-    plan = pair_plan(other, growing(room + 1))
-    assert [a.job_id for a in plan.actions] == ["b"]
-    assert reason(plan.decisions["b"], GpuMemory) == GpuMemory("a", room + 1, other.profile.gpu_mem_mib, 24576.0)
-    assert not pair_plan(other, growing(room - 1)).actions
-    large = replace(LIGHT, gpu_mem_mib=room + 1)  # measured so, and not growing: rule 1 was asked when it joined
-    assert not pair_plan(other, runs("b", "n1:0", profile=large, partner="a")).actions
-
-
-def test_one_pair_is_parted_once_whatever_holds_of_it() -> None:
-    both = replace(LIGHT, unstable=True, seen_speed=0.1, seen_beside="b", gpu_mem_mib=30000.0, mem_growing=True)
-    pair = [runs(name, "n1:0", profile=both, partner=other) for name, other in ("ab", "ba")]
-    plan = pair_plan(*pair)
-    assert len(plan.actions) == 1
-    assert reason(plan.decisions["a"], Stable) == Stable("a", True)
-
-
-def test_L15_a_pair_that_may_not_be_requeued_stays() -> None:
-    plan = pair_plan(member("a", "b", requeueable=False), member("b", "a", unstable=True, requeueable=False))
-    assert not plan.actions
-
-
-def test_L15_the_plan_is_made_again_shortly_after_a_parting() -> None:
-    assert pair_plan(member("a", "b"), member("b", "a", unstable=True)).wake_s == 1.0
-
-
-def test_L15_a_parted_job_never_joins_again() -> None:
-    decision = beside(waits("guest", profile=LIGHT, alone=True), HOST)
-    assert reason(decision, UserAllows) == UserAllows(True, True)
-    assert isinstance(decision, Hold)
-
-
-def test_L15_a_parted_job_is_never_joined_again() -> None:
-    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=LIGHT, alone=True)), Hold)
+@pytest.mark.parametrize(
+    ("one", "other", "leaves", "why"),
+    [
+        # L15: the unstable job leaves, or its partner where it may not be started over
+        (A, B, None, None),
+        (A, member("b", unstable=True), "b", Stable("b", True)),
+        (member("b", unstable=True), A, "b", Stable("b", True)),
+        (A, member("b", False, unstable=True), "a", None),
+        (member("a", False), member("b", False, unstable=True), None, None),
+        (member("a", unstable=True), member("b", unstable=True), "a", None),
+        (member("a", **BAD), member("b", **BAD), "a", Stable("a", True)),
+        # slower than the bound beside this partner: the later one leaves
+        (
+            member("a", seen_speed=0.45),
+            member("b", True, 50.0, seen_speed=0.9),
+            "b",
+            SeenSpeed("a", "b", 0.45, 0.5),
+        ),
+        (
+            member("a", seen_speed=0.9),
+            member("b", True, 50.0, seen_speed=0.45),
+            "b",
+            SeenSpeed("b", "a", 0.45, 0.5),
+        ),
+        (member("a", seen_speed=0.5), member("b", seen_speed=0.5), None, None),
+        (member("a", seen_speed=1.1), member("b", seen_speed=0.8), None, None),
+        (member("a", seen_speed=0.1, beside="z"), B, None, None),
+        # growing memory leaves the partner no room; measured so before it joined, it is no news
+        (A, member("b", gpu_mem_mib=ROOM_MIB + 1, mem_growing=True), "b", MEMORY),
+        (A, member("b", gpu_mem_mib=ROOM_MIB - 1, mem_growing=True), None, None),
+        (A, member("b", gpu_mem_mib=ROOM_MIB + 1), None, None),
+    ],
+)
+def test_a_pair_is_parted_once_by_whom_and_why(
+    one: Running, other: Running, leaves: str | None, why: Reason | None
+) -> None:
+    plan = decide("lucid", snap(0.0, part(ONE_GPU, (), [one, other])))
+    assert [a.job_id for a in plan.actions] == ([leaves] if leaves else [])
+    if leaves:
+        assert plan.decisions[leaves].part
+        assert why is None or why in plan.decisions[leaves].reasons
+        assert plan.wake_s == 1.0, "the plan is made again shortly after"
 
 
 def test_L15_a_parted_job_that_starts_in_this_plan_is_not_joined_in_it() -> None:
     jobs = [waits("first", profile=LIGHT, alone=True), waits("second", profile=LIGHT)]
     assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs))).decisions["second"], Hold)
-
-
-def test_L16_distributed_jobs_are_never_packed() -> None:
-    host = runs("host", "n1:0 n2:0", profile=LIGHT)
-    snapshot = snap(0.0, part(nodes(2, 1), [waits("guest", 2, profile=LIGHT)], [host]))
-    decision = decide("lucid", snapshot, reservation={"enabled": False}).decisions["guest"]
-    assert reason(decision, DistributedAlone, Hold) == DistributedAlone(2, 1)
-
-
-def test_L16_a_job_spread_over_nodes_is_not_joined_by_one_that_is_not() -> None:
-    host = runs("host", "n1:0 n2:0", profile=LIGHT)
-    mixed = (Node("n1", 1), Node("n2", 1), Node("n3", 2, available=False))
-    assert isinstance(beside(waits("guest", 2, profile=LIGHT), host, machines=mixed), Hold)
-
-
-def test_unshareable_jobs_keep_their_gpus_to_themselves() -> None:
-    decision = beside(waits("guest", profile=LIGHT, shareable=False), HOST)
-    assert reason(decision, UserAllows) == UserAllows(False, False)
-    assert isinstance(beside(GUEST, runs("host", "n1:0", profile=LIGHT, job={"shareable": False})), Hold)
-
-
-def test_unmeasured_jobs_are_not_packed() -> None:
-    assert reason(beside(waits("guest"), HOST), NotMeasured) == NotMeasured(False)
-    assert isinstance(beside(GUEST, runs("host", "n1:0")), Hold)
-
-
-def test_nobody_joins_a_job_on_a_node_that_is_going_down() -> None:
-    machines = (Node("n1", 1, available=False), Node("n2", 1))
-    hosts = (HOST, runs("other", "n2:0"))
-    assert isinstance(beside(GUEST, *hosts, machines=machines), Hold)
 
 
 def test_a_pair_stays_within_cpus_and_host_memory() -> None:
@@ -294,15 +252,6 @@ def test_L18_a_job_that_finds_no_place_lets_the_next_one_try() -> None:
     plan = decide("lucid", snap(0.0, part(nodes(1, 2), jobs, [runs("r", "n1:0")]), predictions=predictions))
     assert isinstance(plan.decisions["wide"], Hold)
     assert isinstance(plan.decisions["narrow"], Start)
-
-
-def test_L19_a_pair_comes_before_a_free_gpu() -> None:
-    assert beside(GUEST, HOST, machines=nodes(1, 2)).beside == "host"
-
-
-def test_L19_without_a_partner_the_job_starts_alone() -> None:
-    decision = beside(GUEST, runs("host", "n1:0"), machines=nodes(1, 2))
-    assert (decision.beside, decision.placement) == (None, at("n1:1"))
 
 
 @pytest.mark.parametrize(("now_s", "packs"), [(0.0, True), (700.0, True), (701.0, False), (999.0, False)])

@@ -72,11 +72,3 @@ def test_errors_carry_their_exit_code(args: tuple[str, ...], code: int, says: st
     with pytest.raises(LucidError, match=says) as caught:
         run(*args)
     assert caught.value.exit_code == code
-
-
-@pytest.mark.parametrize("command", [(), ("describe",), ("convert",), ("synth",)])
-def test_help(command: tuple[str, ...]) -> None:
-    out, _ = run(*command, "--help")
-    assert "Usage:" in out
-    if command:
-        assert "Exit status" in out

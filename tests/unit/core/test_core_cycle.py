@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
@@ -17,13 +18,16 @@ from lucid.core.reasons.queue import AsksForGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, ModelError
 from lucid.models.history import HistoryPredictor
+from lucid.orchestrator import registry as policies
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.cycle import Cycle
+from lucid.orchestrator.planner import make_policies
 from lucid.orchestrator.policies.queue import QueuePolicy
+from lucid.orchestrator.policy import PolicyRules, rules_of
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
-from scenes.plans import ANYTHING, FixedPredictor, guess, part, policy, settings, snap
+from scenes.plans import ANYTHING, FixedPredictor, part, policy, settings, snap
 from scenes.replays import Tape, a_cluster, a_trace
 
 
@@ -111,67 +115,43 @@ def test_the_predictor_learns_of_each_ended_job_once() -> None:
     assert [item.job.id for item in predictor.learnt] == ["a"]
 
 
-def test_a_job_is_predicted_when_first_seen_and_when_its_profile_comes() -> None:
+def predicted(annotate: Annotator, *jobs: Any, **others: Sequence[Any]) -> Mapping[str, Prediction]:
+    """By job, in VC ``vc`` and in other partitions."""
+    rooms = {"vc": jobs, **others}
+    return annotate(Snapshot(0.0, {name: part(nodes(1), some) for name, some in rooms.items()})).predictions
+
+
+def test_a_job_is_predicted_when_first_seen_and_when_its_profile_comes_or_its_request_changes() -> None:
     predictor = FixedPredictor()
     annotate = Annotator(predictor)
-
-    def look(*jobs: Any) -> Snapshot:
-        return annotate(Snapshot(0.0, {"vc": part(nodes(1), jobs)}))
-
-    look(waits("a"))
-    look(waits("a"))
-    assert predictor.asked == 1
-    assert look(waits("a", profile=LIGHT)).predictions["a"].share_score == 0
-    assert predictor.asked == 2
+    for gpus, profile, score, asked in ((1, None, None, 1), (1, None, None, 1), (1, LIGHT, 0, 2), (8, LIGHT, 0, 3)):
+        assert predicted(annotate, waits("a", gpus, profile=profile))["a"].share_score == score
+        assert predictor.asked == asked
 
 
 def test_no_estimate_goes_beyond_the_time_limit() -> None:
     """Live and simulated alike: both go through here."""
     annotate = Annotator(HistoryPredictor(3600.0))
-
-    def look(**rest: Any) -> Prediction:
-        return annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a", **rest)])})).predictions["a"]
-
-    short = look(time_limit_s=600.0)
+    short, changed, unlimited = (
+        predicted(annotate, waits("a", time_limit_s=limit_s))["a"] for limit_s in (600.0, 7200.0, None)
+    )
     assert short.duration_s == 600.0
     assert short.duration_source == "history: no job has ended yet; capped at its time limit"
-    assert look(time_limit_s=7200.0).duration_source == "history: no job has ended yet", "its user changed it"
-    assert look().duration_s == 3600.0
-
-
-def test_a_job_whose_request_changes_is_predicted_again() -> None:
-    """``scontrol update`` of a waiting job."""
-
-    class ByGpus(FixedPredictor):
-        def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:
-            return guess(100.0 * job.gpus)
-
-    annotate = Annotator(ByGpus())
-
-    def look(*jobs: Any) -> Mapping[str, Prediction]:
-        return annotate(Snapshot(0.0, {"vc": part(nodes(1), jobs)})).predictions
-
-    assert look(waits("a", 1))["a"].duration_s == 100.0
-    assert look(waits("a", 8))["a"].duration_s == 800.0
+    assert changed.duration_source == "history: no job has ended yet"
+    assert unlimited.duration_s == 3600.0
 
 
 def test_jobs_that_leave_without_having_run_are_forgotten() -> None:
     """Cancelled while they waited: no adapter tells them as ended."""
-    annotate = Annotator(FixedPredictor(), naive=FixedPredictor())
-
-    def look(**partitions: Any) -> set[str]:
-        return {
-            *annotate(Snapshot(0.0, {name: part(nodes(1), jobs) for name, jobs in partitions.items()})).predictions
-        }
-
+    annotate, (a, b, c) = Annotator(FixedPredictor(), naive=FixedPredictor()), map(waits, "abc")
     for n in range(50):
-        assert look(vc=[waits(f"{n}")]) == {f"{n}"}
-    assert look(vc=[waits("a"), waits("b")], other=[waits("c")]) == {"a", "b", "c"}
-    assert look(vc=[waits("a")], other=[waits("b")]) == {"a", "b"}, "moved to another partition"
-    assert look(vc=[waits("a")]) == {"a"}, "the partition is no longer looked after"
-    assert look(vc=[waits("a")], other=[waits("a")]) == {"a"}
-    assert look(vc=[], other=[waits("a")]) == {"a"}, "another partition shows it still"
-    assert look(vc=[], other=[]) == set()
+        assert predicted(annotate, waits(f"{n}")).keys() == {f"{n}"}
+    assert predicted(annotate, a, b, other=[c]).keys() == {"a", "b", "c"}
+    assert predicted(annotate, a, other=[b]).keys() == {"a", "b"}, "moved to another partition"
+    assert predicted(annotate, a).keys() == {"a"}, "the partition is no longer looked after"
+    assert predicted(annotate, a, other=[a]).keys() == {"a"}
+    assert predicted(annotate, other=[a]).keys() == {"a"}, "another partition shows it still"
+    assert predicted(annotate, other=[]).keys() == set()
 
 
 def test_a_predictor_that_fails_leaves_no_job_unpredicted_and_none_remembered() -> None:
@@ -219,3 +199,57 @@ def test_a_job_that_asks_for_no_gpu_is_left_to_slurm_and_holds_up_nobody(name: s
 def test_a_trace_with_a_job_that_asks_for_no_gpu_is_not_replayed() -> None:
     with pytest.raises(ConfigError, match=r"1 jobs ask for no GPU \(the first is 'a'\)"):
         a_cluster(a_trace(by("a", 0), by("b")))
+
+
+def foreign(*needs: Capability, **members: Any) -> Any:
+    """A policy of another package."""
+    return type("Foreign", (), {"name": "theirs", "needs": frozenset(needs), **members})()
+
+
+def test_who_states_nothing_may_only_start_jobs() -> None:
+    assert rules_of(foreign()) == PolicyRules()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (foreign(Capability.PREEMPT), "needs preempt, and does not state what for: its rules lack preempts"),
+        (foreign(Capability.SHARE), "its rules lack pairs"),
+        (foreign(Capability.PROFILE), "its rules lack profiles"),
+        (foreign(Capability.RESIZE, Capability.PREEMPT, rules=PolicyRules(preempts="elastic")), "lack resizes"),
+        (foreign(Capability.INTERLEAVE), "its rules lack interleaves"),
+        (foreign(rules=PolicyRules(resizes=True)), "states resizes, and its needs lack resize"),
+        (foreign(rules=PolicyRules(preempts="anybody")), "states preempts, and its needs lack preempt"),
+        (foreign(group_limit=3), "states its rules as 'group_limit', which is read no more: it needs a member rules"),
+        (foreign(restarts="asked"), "'restarts', which is read no more"),
+        (foreign(lending=None), "PolicyRules(...) with borrows"),
+        (foreign(rules={"pairs": True}), "its member rules has to be a PolicyRules, and is {'pairs': True}"),
+        (foreign(rules=PolicyRules(own={"main": "anything"})), "has to be a PolicyRules"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_missing_is_named(policy: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "known_policies", lambda: {"theirs": lambda settings, predictor: policy})
+    for make in (make_policy, lambda name, *rest: make_policies("fifo", {"main": name}, *rest)):
+        with pytest.raises(ConfigError, match=rf"policy 'theirs'.*{re.escape(words)}.*docs/write-a-policy\.md"):
+            make("theirs", PolicySettings(), HistoryPredictor())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pairs": 1},
+        {"borrows": "yes"},
+        {"preempts": "all"},
+        {"group_limit": 4},
+        {"group_limit": 0, "interleaves": True},
+    ],
+)
+def test_a_value_that_a_rule_does_not_take_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"PolicyRules: .* cannot be"):
+        PolicyRules(**wrong)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_policy_of_ours_states_what_it_needs(name: str) -> None:
+    made = make_policy(name, PolicySettings(), HistoryPredictor())
+    assert rules_of(made) is made.rules

@@ -136,10 +136,6 @@ def of(stage: Stage, job_id: str) -> StageTimes | None:
     return next(e.stages for e in (*part.pending, *part.running) if e.job.id == job_id)
 
 
-def test_the_cluster_offers_groups_where_there_are_reports(stage: Stage) -> None:
-    assert Capability.INTERLEAVE in stage.cluster.capabilities
-
-
 def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
     stage.submit("a")
     stage.submit("b", mark="lucid:vc=vc", comment="lucid:turns")
@@ -361,15 +357,6 @@ def test_a_group_waits_for_all_its_members_to_start_and_then_takes_turns() -> No
     assert made.outcomes["b"].packed
 
 
-def test_members_that_clash_are_slowed() -> None:
-    made = cluster(staged("a", FIRST), staged("b", FIRST))
-    pair(made)
-    # T = max(3, 1) + max(1, 3) = 6 for iterations of 4
-    assert running(made, "a").work.speed == pytest.approx(4 / 6)  # type: ignore[union-attr]
-    run_on(made, 500.0)
-    assert made.outcomes["a"].end_s == pytest.approx(20.0 + 150.0)
-
-
 def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
     made = cluster(staged("a", FIRST), staged("b", FIRST))
     pair(made)
@@ -384,23 +371,6 @@ def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
     run_on(made, 500.0)
     assert made.outcomes["a"].end_s == pytest.approx(50.0 + 10.0 + 80.0)
     assert made.jobs.busy_gpus == 0
-
-
-def test_groups_change_places_in_one_go() -> None:
-    made = cluster(staged("a", FIRST), staged("b", SECOND), staged("c", FIRST))
-    pair(made)
-    act(made, c=Start(at("n1:2-3"), WHY))
-    act(
-        made,
-        a=Regroup(at("n1:2-3"), WHY, ("b", "a")),
-        c=Regroup(at("n1:0-1"), WHY),
-        b=Regroup(at("n1:2-3"), WHY, ("b", "a")),
-    )
-    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (4, 2)
-    assert running(made, "b").group == ("b", "a")
-    run_on(made, 500.0)
-    assert made.ended == 3
-    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (0, 0)
 
 
 def test_without_an_executor_groups_are_refused() -> None:

@@ -65,44 +65,55 @@ def slots(count: int, nodes_: int = 1, gpus: int = 1) -> tuple[Node, ...]:
     return tuple(replace(node, slots=count) for node in nodes(nodes_, gpus))
 
 
-def test_four_waiting_jobs_of_four_resources_start_as_one_group() -> None:
-    _, made = plan(slots(4), [waiting(name) for name in "abcd"], FOUR)
-    assert groups(made) == {frozenset("abcd")}
-    assert all(isinstance(d, Start) and d.slots for d in made.decisions.values())
-    assert reason(made.decisions["a"], Interleaved).jobs == 4
+BIG = JobProfile(10.0, 5.0, 6000.0)
+"""Fences of three are 3 x (6,000 x 1.1 + 512) MiB, which fit 24,576 MiB; those of four do not."""
+THREE = [running("a", "n1:0"), waiting("b"), waiting("c")]
+TWO_RUN = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab")]
+OF_3_CPUS = [turns(replace(e, job=replace(e.job, cpus=3))) for e in (running("a", "n1:0"), *map(waiting, "bcd"))]
+SPREAD = replace(waiting("b", 2), job=replace(waiting("b", 2).job, min_nodes=2))
+GROUPS: dict[str, tuple[Sequence[Node], Sequence[Pending | Running], dict[str, StageTimes], list[str]]] = {
+    "four resources": (slots(4), [waiting(name) for name in "abcd"], FOUR, ["abcd"]),
+    "one that runs is joined": (slots(4), THREE, FOUR, ["abc"]),
+    "two that run are joined": (slots(4), [*TWO_RUN, waiting("c"), waiting("d")], FOUR, ["abcd"]),
+    "others have free GPUs": (slots(4, gpus=4), THREE, FOUR, []),
+    "the same resource": (slots(4), THREE, dict.fromkeys("abc", GPU), []),
+    "a third would slow them": (slots(4), [*TWO_RUN, waiting("c")], {"a": STORE, "b": CPU, "c": CPU}, []),
+    "fences of three": (slots(4), [waiting(name, profile=BIG) for name in "abc"], FOUR, ["abc"]),
+    "its node is down": ([replace(node, available=False) for node in slots(4)], THREE, FOUR, []),
+    "over two nodes": (slots(4, 2), [running("a", "n1:0 n2:0"), waiting("b", 2)], FOUR, []),
+    "one wants two nodes": (slots(4, 1, 2), [running("a", "n1:0-1"), SPREAD], FOUR, []),
+    "over two nodes, both new": (slots(4, 2), [waiting("a", 2), waiting("b", 2)], FOUR, []),
+}
 
 
-def test_two_slots_make_pairs() -> None:
-    _, made = plan(slots(2), [waiting(name) for name in "abcd"], FOUR)
-    assert [len(group) for group in groups(made)] == [2]
+@pytest.mark.parametrize("how", GROUPS)
+def test_jobs_make_the_group_that_helps_and_nobody_is_moved(how: str) -> None:
+    machines, entries, stages, expected = GROUPS[how]
+    _, made = plan(machines, entries, stages)
+    assert groups(made) == {frozenset(names) for names in expected}
+    where = {entry.job.id: entry.placement for entry in entries if isinstance(entry, Running)}
+    for name, decision in made.decisions.items():
+        assert not isinstance(decision, Regroup) or decision.placement == where[name]
+        alone = isinstance(decision, Start) and not decision.group
+        assert not alone or decision.slots is (len(decision.placement) == 1), "others may join it later"
+    if expected == ["abcd"]:
+        assert reason(made.decisions["a"], Interleaved).jobs == 4
+    if how == "the same resource":
+        assert not reason(made.decisions["b"], Interleaved)
 
 
-def test_a_waiting_job_joins_one_that_runs_and_nobody_is_moved() -> None:
-    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
-    assert groups(made) == {frozenset("abc")}
-    regroup = decided(made, "a", Regroup)
-    assert regroup.placement == runs("a", "n1:0").placement
-
-
-def test_nobody_shares_while_gpus_are_free() -> None:
-    _, made = plan(slots(4, gpus=4), [running("a", "n1:0"), waiting("b"), waiting("c")], FOUR)
-    assert groups(made) == set()
-    assert all(isinstance(d, Start) and d.slots for d in made.decisions.values()), "others may join them later"
-
-
-def test_jobs_bound_by_the_same_resource_do_not_share() -> None:
-    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b"), waiting("c")], dict.fromkeys("abc", GPU))
-    assert groups(made) == set()
-    assert {name for name, d in made.decisions.items() if isinstance(d, Hold)} == {"b", "c"}
-    found = reason(made.decisions["b"], Interleaved)
-    assert not found
-
-
-def test_a_third_that_makes_the_group_slower_in_all_stays_out() -> None:
-    stages = {"a": STORE, "b": CPU, "c": CPU}
-    _, made = plan(slots(4), [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c")], stages)
-    assert isinstance(made.decisions["c"], Hold)
-    assert len(made.actions) == 0
+@pytest.mark.parametrize(
+    ("machines", "entries", "most"),
+    [
+        (slots(2), [waiting(name) for name in "abcd"], 2),
+        (slots(4), [waiting(name, profile=BIG) for name in "abcd"], 3),
+        ([replace(node, cpus=8, mem_mib=1000) for node in slots(4)], OF_3_CPUS, 2),
+    ],
+    ids=["slots", "memory", "CPUs"],
+)
+def test_what_a_node_has_bounds_a_group(machines: Sequence[Node], entries: Any, most: int) -> None:
+    _, made = plan(machines, entries, FOUR)
+    assert [len(group) for group in groups(made)] == [most]
 
 
 @pytest.mark.parametrize(
@@ -133,25 +144,6 @@ def test_who_did_not_opt_in_or_is_not_known_shares_with_nobody(change: dict[str,
     assert not made.actions
 
 
-def test_memory_is_kept_for_the_fences_of_all_members() -> None:
-    """Fences of three are 3 x (6,000 x 1.1 + 512) MiB, which fit 24,576 MiB; those of four do not."""
-    big = JobProfile(10.0, 5.0, 6000.0)
-    _, made = plan(slots(4), [waiting(name, profile=big) for name in "abcd"], FOUR)
-    assert [len(group) for group in groups(made)] == [3]
-
-
-def test_jobs_on_several_nodes_stay_alone() -> None:
-    machines = slots(4, 2, 1)
-    _, made = plan(machines, [running("a", "n1:0 n2:0"), waiting("b", 2)], FOUR)
-    assert not made.actions
-    spread = waiting("b", 2)
-    spread = replace(spread, job=replace(spread.job, min_nodes=2))
-    _, made = plan(slots(4, 1, 2), [running("a", "n1:0-1"), spread], FOUR)
-    assert not made.actions
-    _, made = plan(machines, [waiting("a", 2), waiting("b", 2)], FOUR)
-    assert [(d.slots, d.group) for d in made.decisions.values() if isinstance(d, Start)] == [(False, ())]
-
-
 def test_rigid_jobs_are_neither_stopped_nor_joined_and_start_alone() -> None:
     rigid = runs("r", "n1:0-1")
     entries = [rigid, replace(waits("s", 2), job=waits("s", 2).job), waiting("a", 2), waiting("b", 2)]
@@ -177,26 +169,6 @@ def test_no_job_starts_before_one_that_has_waited_too_long() -> None:
     late = plan(slots(4, gpus=2), entries, FOUR, now_s=1000.0, muri={"patience_s": 1000.0})[1]
     assert not late.actions
     assert reason(late.decisions["b"], BehindHead).head == "z"
-
-
-def test_members_that_are_left_are_joined_again() -> None:
-    entries = [running("a", "n1:0", "ab"), running("b", "n1:0", "ab"), waiting("c"), waiting("d")]
-    _, made = plan(slots(4), entries, FOUR)
-    assert groups(made) == {frozenset("abcd")}
-    assert [type(made.decisions[name]) for name in "abcd"] == [Regroup, Regroup, Start, Start]
-
-
-def test_a_node_that_is_down_takes_nobody_in() -> None:
-    (machine,) = slots(4)
-    _, made = plan([replace(machine, available=False)], [running("a", "n1:0"), waiting("b")], FOUR)
-    assert not made.actions
-
-
-def test_cpus_of_the_node_bound_a_group() -> None:
-    (machine,) = slots(4)
-    entries = [turns(replace(e, job=replace(e.job, cpus=3))) for e in (running("a", "n1:0"), *map(waiting, "bcd"))]
-    _, made = plan([replace(machine, cpus=8, mem_mib=1000)], entries, FOUR)
-    assert [len(group) for group in groups(made)] == [2]
 
 
 def test_lucids_own_policy_leaves_a_group_alone() -> None:
@@ -497,43 +469,30 @@ def _starts(
     return dict(forecast(snapshot, planner.plan(snapshot), planner, coarser=0.0).starts_s)
 
 
-def test_the_forecast_knows_that_members_are_slower() -> None:
-    """A round of two whose long stages differ is as long as one iteration, times the overhead of two (M8)."""
-    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
-    whole = waits("whole", 1)
-    found = _starts([*both, whole], {"a": 1000.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(1000.0 * TWO)}
-    alone = _starts([running("a", "n1:0"), whole], {"a": 1000.0, "whole": 10.0}, slots(2))
-    assert alone == {"whole": pytest.approx(1000.0)}
+BOTH = [running(name, "n1:0", ("a", "b")) for name in "ab"]
+UNKNOWN = [running(name, "n1:0", ("a", "y")) for name in "ay"]
+OUTSIDE = [running(name, "n1:0", ("x", "y")) for name in "xy"]
+LOOSE = {"x": shares(0.7, 0.2, 0.1), "y": shares(0.1, 0.3, 0.6)}
 
 
-def test_the_forecast_lets_those_who_are_left_run_faster() -> None:
-    both = [running(name, "n1:0", ("a", "b")) for name in "ab"]
-    found = _starts([*both, waits("whole", 1)], {"a": 100.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(100.0 * TWO + 900.0)}
-
-
-def test_the_forecast_lets_a_joined_job_run_slower() -> None:
-    """Who starts in a group now slows the one that runs."""
-    entries = [running("a", "n1:0"), waiting("b"), waits("whole", 1)]
-    found = _starts(entries, {"a": 1000.0, "b": 1000.0, "whole": 10.0}, slots(2))
-    assert found["b"] == 0.0
-    assert found["whole"] == pytest.approx(1000.0 * TWO)
-
-
-def test_a_group_whose_times_nobody_knows_is_taken_to_run_as_if_alone() -> None:
-    both = [running(name, "n1:0", ("a", "y")) for name in "ay"]
-    found = _starts([*both, waits("whole", 1)], {"a": 100.0, "y": 100.0, "whole": 10.0}, slots(2))
-    assert found == {"whole": pytest.approx(100.0)}
-
-
-def test_the_forecast_of_a_pair_that_takes_no_turns_is_what_the_plan_promises() -> None:
-    loads, trains = shares(0.7, 0.2, 0.1), shares(0.1, 0.3, 0.6)
-    chance = 0.7 * 0.1 + 0.2 * 0.3 + 0.1 * 0.6
-    both = [running(name, "n1:0", ("x", "y")) for name in "xy"]
-    lasts = {"x": 1000.0, "y": 1000.0, "whole": 10.0}
-    found = _starts([*both, waits("whole", 1)], lasts, slots(2), {"x": loads, "y": trains})
-    assert found == {"whole": pytest.approx(1000.0 * (1 + chance))}
+@pytest.mark.parametrize(
+    ("entries", "lasts", "stages", "whole_s"),
+    [
+        (BOTH, {"a": 1000.0, "b": 1000.0}, {}, 1000.0 * TWO),  # as long as one iteration, times what two cost (M8)
+        ([running("a", "n1:0")], {"a": 1000.0}, {}, 1000.0),
+        (BOTH, {"a": 100.0, "b": 1000.0}, {}, 100.0 * TWO + 900.0),
+        ([running("a", "n1:0"), waiting("b")], {"a": 1000.0, "b": 1000.0}, {}, 1000.0 * TWO),
+        (UNKNOWN, {"a": 100.0, "y": 100.0}, {}, 100.0),
+        (OUTSIDE, {"x": 1000.0, "y": 1000.0}, LOOSE, 1000.0 * (1 + 0.7 * 0.1 + 0.2 * 0.3 + 0.1 * 0.6)),
+    ],
+    ids=["members are slower", "alone", "who is left is faster", "who joins slows", "times unknown", "no turns"],
+)
+def test_the_forecast_knows_how_fast_a_group_is(
+    entries: Sequence[Pending | Running], lasts: dict[str, float], stages: dict[str, StageTimes], whole_s: float
+) -> None:
+    found = _starts([*entries, waits("whole", 1)], {**lasts, "whole": 10.0}, slots(2), stages)
+    assert found["whole"] == pytest.approx(whole_s)
+    assert all(at_s == 0.0 for name, at_s in found.items() if name != "whole")
 
 
 def test_the_forecast_goes_by_what_members_reported() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from builders import LIGHT, VC, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, check_plan, decide, guess, nodes, part, policy, reason, runs, snap, waits
 from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running, Work
@@ -24,7 +24,7 @@ from lucid.orchestrator.policies.muri.grouping import GammaTable, group_jobs
 from lucid.orchestrator.policies.muri.interleave import MuriJob
 from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, grouping_options
 from lucid.orchestrator.policies.rounds.optimus_models import LossModel
-from scenes.systems import FOUR, RESIZES, STORE, groups, guesses, room
+from scenes.systems import FOUR, RESIZES, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
 COMPUTE = StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
@@ -54,28 +54,10 @@ def test_four_jobs_of_four_resources_share_one_gpu() -> None:
     assert test.period_s < 42.0
 
 
-def test_nobody_shares_where_there_is_room() -> None:
-    made = plan("muri-l", nodes(1, 4), [waits(name) for name in "abcd"], dict.fromkeys("abcd", STORE))
-    assert groups(made) == set()
-    assert all(isinstance(d, Start) for d in made.decisions.values())
-
-
 def test_priorities_are_times_times_gpus() -> None:  # M14, M15
     entry = runs("r", "n1:0-3")
     assert REMAINING.value(entry, Prediction(40.0, "test"), 10.0) == 4 * 30.0
     assert ATTAINED.value(entry, None, 10.0) == 4 * 10.0
-
-
-def test_sharing_stops_when_the_gpus_suffice() -> None:
-    stages = {"a": LOAD, "b": COMPUTE, "c": LOAD, "d": COMPUTE}
-    made = plan("muri-l", nodes(1, 3), [waits(name) for name in "abcd"], stages)
-    assert len(groups(made)) == 1  # one pair frees the GPU that lacks
-
-
-def test_only_equal_gpu_counts_share() -> None:
-    entries = [waits("a", 2), waits("b", 2), waits("c", 1), waits("d", 1)]
-    stages = {"a": LOAD, "b": COMPUTE, "c": LOAD, "d": COMPUTE}
-    assert groups(plan("muri-l", nodes(1, 3), entries, stages)) == {frozenset("ab"), frozenset("cd")}
 
 
 def test_what_is_slower_together_is_parted_and_competes_by_priority() -> None:
@@ -146,12 +128,6 @@ def test_a_group_for_which_a_node_lacks_cpus_runs_as_far_as_it_goes() -> None:
     assert sorted(type(d).__name__ for d in made.decisions.values()) == ["Hold", "Start"]
 
 
-def test_what_can_never_run_holds_nobody_up() -> None:
-    made = plan("muri-l", nodes(1, 4), [waits("huge", 5), waits("a")], {"a": LOAD})
-    assert kinds(made.decisions["huge"]) == ["TooLarge"]
-    assert isinstance(made.decisions["a"], Start)
-
-
 @pytest.mark.parametrize(("name", "most"), [("muri-l-2", 2), ("muri-l-3", 3), ("muri-s", 4)])
 def test_groups_are_as_large_as_the_policy_declares(name: str, most: int) -> None:
     made = plan(name, nodes(1, 1), [waits(n) for n in "abcd"], FOUR)
@@ -210,6 +186,13 @@ def fitted(*entries: Pending | Running, memory: object = None, now_s: float = 60
 def left(made: PartitionPlan, name: str) -> float:
     """Epochs that the plan takes a job to have left."""
     return float(reason(made.decisions[name], Allotted).value)
+
+
+def test_each_new_loss_counts() -> None:  # O2
+    seen = (*losses_of(SLOW, range(3)), *losses_of(QUICK, range(3, 12)))
+    assert left(fitted(trains("a", 3.0, seen[:2])), "a") == 20, "two points make no curve"
+    assert left(fitted(trains("a", 3.0, seen[:3])), "a") == 20, "its end is not in sight"
+    assert left(fitted(trains("a", 12.0, seen)), "a") < 20
 
 
 def test_the_job_with_more_to_learn_gets_the_gpus() -> None:  # O2, O11

@@ -382,6 +382,16 @@ def test_the_measured_restart_replaces_the_guess(stage: Stage) -> None:
     assert other.restart_s == entry.restart_s, "of a job that never was restarted: the median"  # type: ignore[union-attr]
 
 
+def test_a_silent_job_is_left_alone_by_pollux(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, silent_s=20.0)
+    stage.running("1", comment=COMMENT)
+    stage.report("1", **AGENT)
+    assert stage.entry("1").job.elastic is not None
+    stage.slurm.advance(100.0)
+    assert turns(stage, cycle(stage), 3) == []
+    assert "no report for" in stage.cluster.status()["elastic"]["1"]
+
+
 def test_no_policy_beats_the_bound_at_the_initial_batch() -> None:
     jobs = small_jobs(20, 5, 8.0)
     least_s = least_makespan_s(jobs) - 1.0

@@ -344,24 +344,13 @@ def test_a_job_that_ends_while_it_is_told_to_stop_is_over(stage: Stage) -> None:
     stage.running("1")
     stage.slurm._set("1", state="FAILED", placement=(), end_s=stage.slurm.now)
     stage.cluster._jobs["1"] = replace(stage.slurm.records["1"], state="RUNNING", placement=at("n1:0,1"))
-    stage.cluster._actions.observe(stage.cluster._facts, stage.cluster._jobs)
+    stage.cluster._actions.observe(stage.cluster.facts, stage.cluster._jobs)
     (done,) = stage.cluster.apply([Action("1", "vc", Resize(at("n1:0"), WHY))])
     assert done.refused is None  # Slurm takes it, and leaves the job as it is
     stage.round(rounds=5)
     assert stage.slurm.records["1"].state == "FAILED"
     assert len(stage.starts) == 1
     assert "1" not in stage.cluster.notes
-
-
-def test_a_requeue_that_slurm_declines_leaves_the_job_as_it_was(stage: Stage) -> None:
-    stage.running("1")
-    note = stage.cluster.notes["1"]
-    stage.slurm._set("1", requeue=False)
-    refused = stage.do("1", Resize(at("n1:0"), WHY))
-    assert refused is not None
-    assert "disabled" in refused
-    assert stage.cluster.notes["1"] == note
-    assert stage.slurm.records["1"].state == "RUNNING"
 
 
 def test_a_user_who_holds_the_job_in_between_keeps_it_held(stage: Stage) -> None:
@@ -664,9 +653,3 @@ def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) 
     stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
     assert stage.entry("1").job.elastic is None
     assert "within 1-8 is wanted" in stage.cluster.status()["elastic"]["1"]
-
-
-def test_a_first_start_that_is_not_asked_for_is_at_the_size_written(stage: Stage) -> None:
-    stage.submit("1", 4)
-    assert stage.entry("1").job.elastic is None
-    assert stage.entry("1").job.gpus == 4

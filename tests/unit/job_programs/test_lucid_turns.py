@@ -231,28 +231,6 @@ with turns.gpu():
             os.kill(child, signal.SIGKILL)
 
 
-def test_another_threads_stages_and_stages_in_stages_take_no_turn(box: Box) -> None:
-    nested = """
-turns = lucid_turns.Turns(patience_s=300)
-for _ in range(5):
-    with turns.gpu():
-        thread = threading.Thread(target=lambda: turns.storage().__enter__())
-        thread.start(), thread.join()
-        with turns.network():
-            time.sleep(0.01)
-        with turns.gpu():
-            time.sleep(0.01)
-    turns.step()
-print(json.dumps(turns.stages))
-"""
-    with box.run(nested) as process:
-        out, err = process.communicate(timeout=60)
-    stages = json.loads(out)
-    assert err == ""
-    assert stages["gpu"] >= 0.02
-    assert stages["storage"] == stages["network"] == 0
-
-
 @pytest.mark.parametrize(
     ("environ", "why"),
     [

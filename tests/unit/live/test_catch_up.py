@@ -21,8 +21,7 @@ from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
-from lucid.daemon.reporting import replan as last_plan
-from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, as_foreseen, starts_from_view
+from lucid.daemon.reporting.starts import Span, StartsAhead, as_foreseen, starts_from_view
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
@@ -304,35 +303,6 @@ def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
     assert as_foreseen(plan, StartsAhead(100.0, {"a": None})) is plan, "the plan's own date is all that is known"
 
 
-@pytest.mark.parametrize("written", [None, {}, [], {"at_s": "x", "starts": {}, "own_ahead_s": {}, "ahead_s": 1.0}])
-def test_what_another_version_wrote_is_passed_over(written: Any) -> None:
-    assert starts_from_view(written, snap(100.0, part(nodes(1, 8), [])), Plan(100.0, {})) is None
-
-
 def test_how_far_was_planned_ahead_is_kept() -> None:
     written = StartsAhead(1.0, {}, 50.0, {"a": 20.0, "b": math.inf})
     assert StartsAhead.from_dict(json.loads(json.dumps(written.to_dict()))) == written
-
-
-def test_commands_plan_nothing_where_lucidd_has_foreseen_the_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path)
-    for number in range(4):
-        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
-    site.turns(400.0, every_s=10.0)
-    (waiting, *_) = site.store.view(STARTS)["starts"]
-    planned = {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()}
-    calls: list[object] = []
-    ahead = last_plan.LastPlan.ahead
-    monkeypatch.setattr(last_plan.LastPlan, "ahead", lambda *given: calls.append(given) or ahead(*given))
-    assert {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()} == planned
-    assert not calls
-    site.store.put_view(STARTS, None)  # of the first cycle there is none
-    again = {name: json.loads(site.ctl(*words, "--json")) for name, words in _asked(waiting).items()}
-    assert len(calls) == len(again)
-    assert again == planned
-
-
-def _asked(waiting: str) -> dict[str, tuple[str, ...]]:
-    return {"queue": ("queue",), "explain": ("explain", waiting), "why-not": ("why-not", waiting)}

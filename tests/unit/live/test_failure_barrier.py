@@ -1,13 +1,17 @@
-"""Nothing that happens in a turn, beside it, or before it ends lucidd; and who must not be fed is not."""
+"""Nothing that happens in a turn, beside it, or before it ends lucidd; who must not be fed is not; and a lucidd that
+cannot go on says so in a file."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +21,14 @@ from daemon_site import Site
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.daemon.barrier import OWN_TURNS, FailureBarrier, behind_barrier, persistently
+from lucid.daemon import barrier as trouble
+from lucid.daemon.barrier import (
+    OWN_TURNS,
+    FailureBarrier,
+    behind_barrier,
+    lives_in_trouble,
+    persistently,
+)
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
@@ -29,6 +40,7 @@ from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.records.request import Request
+from lucid.store.sqlite import SqliteStore
 
 KINDS = [
     OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
@@ -336,3 +348,63 @@ def test_an_unreadable_job_that_slurm_holds_itself_is_let_go_once(site: Site) ->
     site.turns(60.0)
     assert [action.verb for action in site.store.actions("1")] == ["let go"]
     assert "1" in json.loads(site.ctl("status", "--json"))["aside"]
+
+
+FULL = "lucid.db: cannot be written (database or disk is full)"
+HERE = socket.gethostname()
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreError(FULL)
+
+    for name in ("take_lease", "put_view", "put_notes", "set_setting"):
+        monkeypatch.setattr(SqliteStore, name, refuse)
+
+
+def told(site: Site) -> list[str]:
+    return [f"{item.what} → {item.remedy}" for item in check_state(site.settings, site.slurm.now) if item.remedy]
+
+
+def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_store(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.turns(5.0)
+    with monkeypatch.context() as broken:
+        full(broken)
+        site.turns(120.0)
+        words = "; ".join(told(site))
+        assert "is down" not in words
+        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL} → mend that" in words
+        assert "systemctl start" not in words
+        broken.setattr("lucid.cli.jobs.queue.time.time", lambda: site.slurm.now)
+        said = site.ctl("status")
+        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}" in " ".join(said.split())
+        assert "DOWN" not in said
+    site.turns(60.0)
+    assert not list((site.folder / "run").glob("trouble.*")), "a good turn ends it"
+    assert not [words for words in told(site) if "decides nothing" in words or "is down" in words]
+
+
+def test_where_nobody_can_say_so_doctor_claims_no_more_than_it_sees(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.turns(5.0)
+    site.slurm.now += 3600.0
+    site.store.take_lease(f"{HERE}:{os.getpid()}:1", site.slurm.now - 600.0, 1.0)
+    assert "lives, and has not renewed its lease" in "; ".join(told(site))
+    site.store.take_lease("elsewhere:1:1", site.slurm.now - 300.0, 1.0)
+    assert "lucidd is down" in "; ".join(told(site))
+    space = SimpleNamespace(f_bavail=3, f_frsize=4096, f_files=100, f_favail=50, f_blocks=9, f_bfree=3)
+    monkeypatch.setattr(trouble.os, "statvfs", lambda _: space)
+    words = "; ".join(told(site))
+    assert "is down" not in words
+    assert f"{site.folder} is full: a lucidd that runs cannot take it → make room there" in words
+
+
+def test_one_that_has_ended_is_no_longer_in_trouble(tmp_path: Path) -> None:
+    said = {"host": HERE, "pid": 2**31 - 1, "at_s": 1000.0, "why": FULL}
+    (tmp_path / f"trouble.{HERE}").write_text(json.dumps(said))
+    assert lives_in_trouble(tmp_path / "heartbeat", 1001.0) == []
+    (tmp_path / f"trouble.{HERE}").write_text(json.dumps({**said, "host": "elsewhere"}))
+    assert len(lives_in_trouble(tmp_path / "heartbeat", 1001.0)) == 1, "of another host nobody can tell"

@@ -200,14 +200,6 @@ def test_the_placeholder_is_renewed_while_lucidd_lives_and_ends_without_it(site:
     assert site.held() == ["n1:2"], "it knows what was out"
 
 
-def test_a_persons_word_takes_a_gpu_out(site: Sick) -> None:
-    assert "n2:0 is out" in site.ctl("gpu", "out", "n2:0", "--reason", "noisy  fan")
-    site.turns(10)
-    assert site.held() == ["n2:0"]
-    placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
-    assert placeholder.comment == "GPU 0 of n2 is out: noisy fan"
-
-
 HOLES = ("g0", "g1", "g3", "g5")
 """Addresses of /dev/nvidia0, 1, 3 and 5: what samplers and people call GPU 3 is the third of Slurm's."""
 

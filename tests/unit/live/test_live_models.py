@@ -1,10 +1,18 @@
-"""Learned models in the daemon: which version answers, what stands in for it, and how it is trained beside it."""
+"""Learned models in the daemon: which version answers, what stands in for it, and the children that train them."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +24,15 @@ from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import build, process
+from lucid.daemon import process
+from lucid.daemon.learning.child import Children
 from lucid.daemon.learning.models import LiveModels
-from lucid.daemon.learning.training import Upkeep, write_job_log
+from lucid.daemon.learning.training import Upkeep, trained, write_job_log
 from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.duration.model import DurationModel
-from lucid.models.library import Library, Version
+from lucid.models.library import Library
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
 from lucid.setup.doctor_state import check_state
@@ -31,6 +40,7 @@ from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.models import cluster, job_log
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 
@@ -100,40 +110,6 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
     assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
-
-
-def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = LearnedSite(tmp_path, catch_up_days=0.0)
-    site.store.close()
-    site.serve("duration", DurationModel.untrained())
-    site.serve("share", TINY)
-    reads: list[str] = []
-    show = Library.show
-
-    def counted(library: Library, name: str, number: int | None = None) -> Version:
-        reads.append(name)
-        return show(library, name, number)
-
-    monkeypatch.setattr(Library, "show", counted)
-    LiveModels(site.library.root).make()
-    once = sorted(reads)
-    assert {*once} == {"duration", "share"}
-
-    reads.clear()
-    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
-    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
-    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
-    daemon, store = Daemon(parts), parts.store
-    for _ in range(2):
-        daemon.turn()
-        assert sorted(reads) == once
-    assert store.view("status")["models"]["duration"]["version"] == "v1"
-    site.serve("share", JUMBO)
-    reads.clear()
-    daemon.turn()
-    assert sorted(reads) == once, "and again when another version serves"
-    daemon.stop()
-    store.close()
 
 
 def test_what_a_job_was_decided_by_is_told_after_it_has_ended(site: LearnedSite) -> None:
@@ -285,3 +261,127 @@ def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
     assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
     boots.observe([booting], 150.0)
     assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("error", [ModelError("no data"), RuntimeError("a bug")])
+def test_a_training_that_fails_is_logged(error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def train() -> list[dict[str, Any]]:
+        raise error
+
+    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
+    settings = settings_from({"daemon": daemon, "models": {"jobs": "x.log"}}, "test")
+    assert Upkeep(settings, SqliteStore(IN_MEMORY), train)() == []
+    assert str(error) in caplog.text
+
+
+def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"status 2: .*nothing to train from"):
+        trained(Children(), ["--library", str(tmp_path / "library")])
+    with pytest.raises(ModelError, match="longer than 0 s"):
+        trained(Children(), ["--library", str(tmp_path)], timedelta(seconds=0.01))
+
+
+_STUCK = """
+import sys, time
+from pathlib import Path
+from lucid.models.library import Library
+with Library(Path(sys.argv[1])).training():
+    Path(sys.argv[2]).write_text("training")
+    time.sleep(60)
+"""
+
+
+def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
+    tmp_path: Path,
+) -> None:
+    log, library, sign = (
+        job_log(tmp_path / "jobs.csv", cluster(120)),
+        Library(tmp_path / "library"),
+        tmp_path / "sign",
+    )
+    tick = partial(trained, Children(), ["--jobs", str(log), "--library", str(library.root)])
+    victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
+    try:
+        until(sign.exists)
+        found, *_ = tick()
+        assert f"process {victim.pid}" in found["reasons"][-1]
+        assert "version" not in found
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    found, *_ = tick()
+    assert (found["kind"], found["action"]) == ("duration", "train")
+    assert found["promoted"]  # of so few jobs nothing is fitted: the running median, as a version
+    assert library.serving("duration") == 1
+
+
+_PARENT = """
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
+child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+"""
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", _PARENT.format(path=str(told))]) as parent:
+        while not (told.exists() and told.read_text()):
+            assert parent.poll() is None
+            time.sleep(0.05)
+        child = int(told.read_text())
+        assert _running(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    for _ in range(600):
+        if not _running(child):
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child outlived its parent by a minute")
+
+
+def test_a_child_prints_what_it_prints() -> None:
+    done = Children().run(["--version"], timedelta(minutes=2))
+    assert done.returncode == 0
+    assert "lucid" in done.stdout.lower()
+
+
+_ENDS = """
+import threading, time
+from datetime import timedelta
+import lucid.daemon.learning.child as child
+children = child.Children()
+def work():
+    try:
+        children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+    except TimeoutError as error:
+        print(error, flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+while not children._running:
+    time.sleep(0.05)
+children.end()
+thread.join()
+work()
+"""
+
+
+def test_a_process_that_ends_waits_for_no_child() -> None:
+    """A training of an hour kept lucidd from ending after SIGTERM: its thread waited for the child."""
+    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]

@@ -1,4 +1,4 @@
-"""A month live, and replays of what it kept."""
+"""A month live, replays of what it kept, and the jobs of the account of GPU-hours."""
 
 from __future__ import annotations
 
@@ -8,31 +8,37 @@ import json
 import random
 import resource
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from builders import LIGHT, a_trace
+from builders import LIGHT, a_job, a_trace
+from daemon_site import Site
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.load import settings_from
+from lucid.core.job import Ended
 from lucid.daemon.build import Parts
 from lucid.daemon.loop import Daemon
 from lucid.daemon.policies import live_models
 from lucid.daemon.reporting.limit_replay import recorded_s, replay_limits
+from lucid.daemon.reporting.waste_inputs import job_accounts, job_uses
 from lucid.errors import ClusterUnavailable
 from lucid.explain.time_limits import HeldBack, held_back
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.node.reports import UseFolder, write_summary
+from lucid.profiler.summary import Summary
+from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import FittingLimit, JobUse, fitting_limits, round_limit_s
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.traces.record import Trace
 from lucid.slurm.client import Breaker, guarded
+from lucid.slurm.records.request import EXCLUSIVE, NOT_TO_SHARE
 from lucid.store.plan_records import record_files
 from lucid.store.sqlite import SqliteStore
 from reachable import ids_in, walk
@@ -250,35 +256,6 @@ def test_estimates_rest_on_no_more_than_twice_the_jobs_that_the_store_keeps(
     assert [len(one) <= 2 * kept for one in histories] == [True]
 
 
-def test_the_walk_finds_what_is_kept_wherever_it_is_kept() -> None:
-    class Slots:
-        __slots__ = ("held",)
-
-    @dataclass
-    class Root:
-        parts: list[Any]
-
-    slots, ids = Slots(), {f"{n}" for n in range(8)}
-    slots.held = {"0": 1}
-    closed = {"1"}
-    root = Root(
-        [
-            slots,
-            lambda: closed,
-            partial(len, deque(["2"])),
-            OrderedDict({("3", "a part"): None}),
-            [{}, ({"x": frozenset({4})},)],
-            (lambda kept=["5"]: kept),
-            {"6": 0}.get,
-        ]
-    )
-    found = {job_id: way for way, one in walk(root) for job_id in ids_in(one, ids.__contains__)}
-    assert set(found) == ids - {"7"}
-    assert found["0"] == "Root.parts[].held"
-    apart = {job_id for _, one in walk(root, slots) for job_id in ids_in(one, ids.__contains__)}
-    assert apart == ids - {"0", "7"}
-
-
 H = 3600.0
 
 
@@ -350,3 +327,67 @@ def test_a_limit_is_proposed_where_three_jobs_are_far_below_theirs() -> None:
 
 def test_a_limit_is_one_that_a_person_would_write() -> None:
     assert [round_limit_s(h * H) / H for h in (0.1, 0.25, 1.9, 2.1, 23.5, 25.0)] == [0.25, 0.25, 2.0, 3.0, 24.0, 30.0]
+
+
+WEEK_S = 7 * 86400.0
+
+
+def test_jobs_that_run_are_in_it_up_to_lucidds_last_look_and_those_that_wait_are_not(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.submit("1", 2, run_s=100.0, user="ada", account="lab", time_limit_s=7200.0)
+    site.turns(400.0)
+    for number in range(2, 8):
+        site.submit(str(number), 4, run_s=5000.0)
+    site.turns(600.0)
+    found = {one.job_id: one for one in job_uses(site.store, {}, site.settings, 0.0)}
+    picture = site.store.view("snapshot")
+    running = {e["job"]["id"] for part in picture["partitions"].values() for e in part["running"]}
+    assert set(found) == {"1", *running}
+    assert set(map(str, range(2, 8))) > running > set()
+    at_s = site.store.view("status")["at_s"]
+    assert at_s > picture["now_s"], "a picture is drawn where something has changed"
+    one = found["1"]
+    assert (one.user, one.account, one.vc, one.gpus, one.time_limit_s) == ("ada", "lab", "vc", 2, 7200.0)
+    assert (one.running, one.state) == (False, "COMPLETED")
+    assert one.ran_s > 0
+    for name in running:
+        assert (found[name].running, found[name].end_s) == (True, at_s)
+
+
+def test_only_jobs_of_the_window_count(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.daemon.turn()
+    lease = site.store.lease()
+    now_s = 3 * WEEK_S
+    jobs = [("old", now_s - WEEK_S - 1.0), ("new", now_s - WEEK_S + 1.0)]
+    site.store.put_ended([Ended(a_job(name, gpus=1), end_s, 60.0) for name, end_s in jobs], lease.token)
+    uses = UseFolder(tmp_path / "none")
+    assert [one.job.job_id for one in job_accounts(site.store, uses, site.settings, now_s)] == ["new"]
+    assert len(job_accounts(site.store, uses, site.settings, now_s, 30.0)) == 2
+
+
+@pytest.mark.parametrize("why", ["", EXCLUSIVE, "it asks for 2 nodes", "its comment says lucid:exclusive"])
+def test_whose_wish_it_was_not_to_share(tmp_path: Path, why: str) -> None:
+    site = Site(tmp_path)
+    site.daemon.turn()
+    lease = site.store.lease()
+    job = a_job("1", gpus=1, shareable=not why, whole_because=why)
+    site.store.put_ended([Ended(job, 5000.0, 60.0, profile=LIGHT)], lease.token)
+    (found,) = job_uses(site.store, {}, site.settings, 0.0)
+    assert found.wants_alone is (why in (EXCLUSIVE, "its comment says lucid:exclusive"))
+    assert found.profile == LIGHT
+    assert len(NOT_TO_SHARE) == 3
+
+
+def test_what_was_read_of_an_earlier_run_does_not_count_for_this_one(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.daemon.turn()
+    lease = site.store.lease()
+    site.store.put_ended([Ended(a_job("1", gpus=1), 5000.0, 1000.0)], lease.token)
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for begin_s, end_s, known in ((2000.0, 3000.0, 0), (4000.0, 5000.0, 1)):
+        use = (GpuUse("g", begin_s, end_s, end_s - begin_s, 10.0),)
+        write_summary(folder, Summary("1", "n1", ("g",), begin_s, end_s, 1000, use=use))
+        (found,) = job_uses(site.store, UseFolder(folder).uses(), site.settings, 0.0)
+        assert len(found.use) == known

@@ -161,20 +161,6 @@ def test_the_other_is_planned_and_held_jobs_are_let_go_after_five_minutes_and_ta
 
 
 @pytest.mark.slow
-def test_a_short_error_lets_nobody_go(site: Site, rain: Rain) -> None:
-    fill(site)
-    rains(site, rain, "vc")
-    for _ in range(3):
-        rain.on = {"vc"}
-        turns(site, HELD_AT_MOST_S - 30.0)
-        rain.on = set()
-        turns(site, HEAL_S)
-        assert not site.daemon.plan_errors.now
-    assert held(site) == ["71", "72", "73", "81", "82"]
-    assert not [row for row in site.store.actions() if row.verb == "let go"]
-
-
-@pytest.mark.slow
 def test_an_error_that_outlives_lucidd_is_as_old_as_it_is(site: Site, rain: Rain) -> None:
     fill(site)
     rains(site, rain, "vc")
@@ -192,16 +178,6 @@ def test_an_error_that_outlives_lucidd_is_as_old_as_it_is(site: Site, rain: Rain
     rain.on = set()
     turns(site, HEAL_S)
     assert held(site) == ["71", "72", "73", "81", "82"]
-
-
-@pytest.mark.slow
-def test_where_all_fail_all_are_let_go_and_lucidd_lives(site: Site, rain: Rain) -> None:
-    fill(site)
-    rains(site, rain, "vc", "w")
-    turns(site, HELD_AT_MOST_S)
-    turns(site, HEAL_S)
-    assert held(site) == []
-    assert site.daemon._barrier.failed == 0
 
 
 def test_a_pool_that_fails_is_one(tmp_path: Path, rain: Rain) -> None:
@@ -265,19 +241,6 @@ def test_an_order_stays_while_the_error_is_young_and_is_then_taken_back(tmp_path
     assert not any(site.slurm.factors.values())
 
 
-@pytest.mark.slow
-def test_a_naive_predictor_that_fails_is_about_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise ValueError("it rained")
-
-    site = two(tmp_path, policy="lucid")
-    fill(site)
-    monkeypatch.setattr("lucid.models.history.HistoryPredictor.predict", fails)
-    site.slurm.submit("73", "vc", 1, run_s=10_000.0)
-    turns(site, 20.0)
-    assert site.store.view("status")["counts"]["failed"] == 0
-
-
 # -- the ledger of errors alone ------------------------------------------------------------------------------
 
 
@@ -313,11 +276,6 @@ def test_a_partition_that_is_gone_has_no_error() -> None:
     seen(errors, 0.0, "ValueError", "gone")
     seen(errors, 1.0)
     assert errors.to_dict() == {}
-
-
-@pytest.mark.parametrize("told", [None, [], {"a": 1}, {"a": {"other": 1}}, "x"])
-def test_what_another_version_wrote_is_no_error(told: Any) -> None:
-    assert plan_errors_of({"plan_errors": told}) == {}
 
 
 def test_what_is_let_go_is_observed(tmp_path: Path) -> None:

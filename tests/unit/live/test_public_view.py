@@ -24,7 +24,6 @@ from lucid.daemon.reporting.public_view import Published, without_names
 from lucid.daemon.reporting.replan import last_plan
 from lucid.explain.queue_rows import read_stored_starts
 from lucid.files import closed_to_others
-from lucid.store.view import view_from
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -107,17 +106,6 @@ def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> No
 def test_why_a_job_keeps_its_gpus_is_no_secret() -> None:
     told = hide(Job, {"whole_because": "it asks for 2 nodes", "name": "secret-train"}, str)
     assert told == {"whole_because": "it asks for 2 nodes", "name": ""}
-
-
-def test_it_can_be_planned_from(tmp_path: Path) -> None:
-    site = busy_site(tmp_path)
-    picture = json.loads((tmp_path / "run/public.json").read_text())["snapshot"]
-    assert view_from(picture).partitions["vc"].pending
-    last = last_plan(Published(site.settings))
-    assert last.policy.name == "lucid"
-    assert last.policy.settings.packing.mps is True, "as lucidd runs it, not as the file has it"
-    again = last.policy_again(site.settings, tmp_path / "lucid.toml").plan(last.snapshot)
-    assert {a.job_id for a in again.actions} == {a.job_id for a in last.plan.actions}
 
 
 def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,11 @@ from msgspec import structs
 
 from examples import examples
 from lucid.errors import ModelError, TraceError
-from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
+from lucid.models.duration.evaluate import evaluate_duration, walk_forward
 from lucid.models.duration.features import from_log, to_log
 from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.gate import IntervalTracker, residual, scale_of
-from lucid.models.duration.history import DurationHistory, replay
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from scenes.models import HOUR, cluster, cluster_model, damaged, light_training
@@ -109,17 +107,6 @@ def someone_new(gpus: float = 1.0) -> JobTable:
     return JobTable.from_columns(user=["new"], gpus=[gpus], cpus=[4.0], limit_s=[HOUR * 48], submit_s=[1e7])
 
 
-def test_beats_the_running_median_where_requests_tell(jobs: JobTable) -> None:
-    result = walk_forward(jobs, 500, refits=2)
-    truth = jobs.duration_s[500:]
-    ours, median = metrics(result.point_s, truth), metrics(result.median_s, truth)
-    assert ours["mae_s"] < 0.85 * median["mae_s"]
-    assert ours["within_2x"] > median["within_2x"] + 0.05
-    assert ours["spearman"] > median["spearman"]
-    inside = (result.low_s <= truth) & (truth <= result.high_s)
-    assert 0.72 <= inside.mean() <= 0.93
-
-
 def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
     size = 40
     table = JobTable.from_columns(
@@ -134,22 +121,6 @@ def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
         estimate = DurationModel.untrained().predict(someone_new(gpus), history)
         assert estimate.point_s[0] == pytest.approx(seconds)
         assert estimate.source[0] == "demand mean"
-
-
-def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(model: DurationModel) -> None:
-    table = JobTable.from_columns(
-        user=["newcomer"] * 3,
-        submit_s=[0.0, 1.0, 2.0],
-        end_s=[50.0, 60.0, 90.0],
-        duration_s=[40.0, 50.0, 80.0],
-    )
-    history = DurationHistory.from_jobs(table)
-    for cpus in (np.nan, 4.0):
-        job = JobTable.from_columns(user=["newcomer"], cpus=[cpus], submit_s=[3.0])
-        estimate = model.predict(job, history)
-        assert estimate.point_s[0] == pytest.approx(50.0)
-        assert estimate.source[0] == "user median"
-        assert [term.term for term in model.explain_facts(job, history.facts(job)).terms] == ["user median"]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -278,55 +249,6 @@ def test_without_residuals_the_interval_claims_nothing() -> None:
     low, high = IntervalTracker().bounds(np.full(2, 5.0), np.ones((2, 2)), np.array([100.0, np.nan]))
     assert low.tolist() == [0.0, 0.0]
     assert high.tolist() == [100.0, math.inf]
-
-
-def steady_and_erratic(rows: int = 400) -> JobTable:
-    """One user's jobs take half a minute but for one in thirteen, which takes three days; of the other's jobs four of
-    five fail at once, and the fifth takes two days."""
-    number = np.arange(rows)
-    steady = number % 4 > 0
-    seconds = np.where(
-        steady, np.where(number % 13 == 0, 72 * HOUR, 30.0), np.where(number // 4 % 5 == 0, 48 * HOUR, 0.0)
-    )
-    submit = number * 4000.0
-    return JobTable.from_columns(
-        user=np.where(steady, "steady", "erratic").tolist(),
-        submit_s=submit,
-        duration_s=seconds,
-        end_s=submit + seconds,
-    )
-
-
-def test_one_users_surprise_is_not_multiplied_by_anothers_spread() -> None:
-    table = steady_and_erratic()
-    facts, longest_s = replay(table)[200:], 72 * HOUR
-    past = table.select(np.arange(200, len(table)))
-    bare = DurationModel.untrained()
-    guessed = bare.predict_facts(past, facts)
-    misses = residual(to_log(past.duration_s), bare.point_log(past, facts), guessed.scale)
-    assert misses.max() * guessed.scale.max() > math.log(sys.float_info.max), "no float would hold it"
-
-    model = structs.replace(bare, interval=IntervalTracker(misses.tolist(), longest_s))
-    history, job = DurationHistory.from_jobs(table), JobTable.from_columns(user=["erratic"], submit_s=[1e9])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        estimate = model.predict(job, history)
-        told = [model.explain_facts(job, history.facts(job), ran_s) for ran_s in (0.0, 80.0)]
-        left_s = [float(model.remaining_s(estimate, np.array([ran_s]))[0]) for ran_s in (0.0, 80.0, 96 * HOUR)]
-    assert 48 * HOUR <= estimate.high_s[0] <= 2 * longest_s + 10.0
-    assert all(0.0 <= found.low_s <= found.estimate_s <= found.high_s <= 2 * longest_s + 10.0 for found in told)
-    assert max(left_s) <= 2 * longest_s + 10.0
-
-
-def test_a_users_own_past_goes_before_the_longest_job_that_training_saw() -> None:
-    tracker = IntervalTracker([-1.0, 0.0, 1.0, 9.0] * 10, longest_s=HOUR)
-    point, limit = to_log(np.array([HOUR])), np.array([np.nan])
-    for decile_s, most_s in ((90 * 60.0, 2 * HOUR), (30 * HOUR, 30 * HOUR)):
-        scale = scale_of(point, point, to_log(np.array([decile_s])))
-        assert tracker.bounds(point, scale, limit)[1][0] == pytest.approx(most_s, abs=10.0)
-    tracker.add(0.0, duration_s=5 * HOUR, below=False, above=False)
-    scale = scale_of(point, point, to_log(np.array([90 * 60.0])))
-    assert tracker.bounds(point, scale, limit)[1][0] == pytest.approx(10 * HOUR, abs=10.0)
 
 
 def test_a_model_stored_without_its_longest_job_is_read_and_bounded_all_the_same(model: DurationModel) -> None:

@@ -20,7 +20,7 @@ from lucid.models.duration import evaluate
 from lucid.models.duration.evaluate import worse_than_median
 from lucid.models.duration.features import FACT_NAMES, FEWEST_NEAR, Near, to_log
 from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTIONS, STATISTICS, Record
-from lucid.models.duration.history import DurationHistory, replay
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.kind import TooFew, split
@@ -124,31 +124,6 @@ def test_a_job_is_judged_by_what_was_known_at_its_submission() -> None:
     assert sums[0] > before[0] + 10.0
 
 
-def test_a_user_whose_requests_tell_is_served_by_them_and_another_by_the_median() -> None:
-    rng = np.random.default_rng(1)
-    size = 400
-    cpus = rng.choice([1.0, 64.0], size)
-    user = np.where(np.arange(size) % 2 == 0, "tells", "same")
-    durations = np.where(user == "tells", np.where(cpus > 1, 9000.0, 60.0), 500.0)
-    submit = np.arange(size) * 20_000.0
-    jobs = JobTable.from_columns(
-        user=user, cpus=cpus, submit_s=submit, duration_s=durations, end_s=submit + durations
-    )
-    late = replay(jobs)[-2:]
-    served = dict(zip(user[-2:], late[:, OPTION].astype(int), strict=True))
-    assert served == {"tells": OPTIONS.index("statistic"), "same": 0}
-    model, history = DurationModel.untrained(), DurationHistory.from_jobs(jobs)
-    job = JobTable.from_columns(user=["tells"], cpus=[64.0], submit_s=[9e9])
-    told = model.explain_facts(job, history.facts(job))
-    assert told.estimate_s == pytest.approx(9000.0, rel=0.1)
-    assert told.source.startswith("request median (its error was 0.")
-    assert [term.term for term in told.terms] == ["user median", "best request_median"]
-    median, best = (
-        told.terms
-    )  # as all that stands beside the anchor: a logarithm, which explanations show as a factor
-    assert float(best.value) == pytest.approx(math.log(9000.0) - median.score, abs=0.1)
-
-
 def judging(off: float) -> DurationHistory:
     """A history that serves tables which had learned until 500,000 s and are wrong by a factor of exp(`off`)."""
     history = DurationHistory()
@@ -170,17 +145,6 @@ def test_tables_are_judged_on_jobs_that_ended_after_they_had_learned(off: float,
     early = jobs.submit_s <= 5e5
     assert (facts[early, OPTION] == 0).all()
     assert OPTIONS[int(facts[100, OPTION])] == option
-
-
-def test_after_a_restart_the_records_are_the_same() -> None:
-    jobs, running = drifting(), judging(0.7)
-    for row in range(len(jobs)):
-        running.add(jobs.select([row]))
-    late = JobTable.from_columns(user=["ann"], submit_s=[1e9])
-    again = judging(0.7)
-    again.add(jobs)
-    np.testing.assert_array_equal(running.facts(late), again.facts(late))
-    assert running.records == again.records
 
 
 def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
@@ -353,15 +317,6 @@ def test_the_runner_does_what_was_decided(tmp_path: Path, drift: Drift, jobs: in
     assert ticks.called == expected
     assert (outcome is not None) == ("train" in expected)
     assert (decision.action is Action.NOTHING) == (expected == [])
-
-
-def test_the_runner_skips_while_another_trains(tmp_path: Path) -> None:
-    library, ticks = Library(tmp_path), Ticks()
-    with library.training():
-        decision, outcome = run_due(library, evidence(new_jobs=2000), ticks.train)
-    assert outcome is None
-    assert "skipped" in decision.reasons[-1]
-    assert run_due(library, evidence(new_jobs=2000), ticks.train)[1] is not None
 
 
 @pytest.mark.parametrize("ended", [40, 60, 99])

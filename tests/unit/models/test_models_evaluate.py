@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -86,29 +85,6 @@ def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     assert "no bin starts at or after" in str(refused("throughput", path, "--test-from", "2030-01-01"))
     # a date with a zone is no reason to fall over bins without one
     assert "no bin starts" in str(refused("throughput", path, "--test-from", "2030-01-01T00:00:00+02:00"))
-
-
-def job_log(path: Path) -> Path:
-    rng = np.random.default_rng(1)
-    rows: list[list[object]] = []
-    for i in range(300):
-        user = int(rng.integers(6))
-        rows.append([i, f"u{user}", 600.0 * i, round(float(rng.lognormal(5 + user / 2, 0.4)), 1), 1, 4, "1-00:00:00"])
-    return write(path, "job_id,user,submit_time,duration,nodes,tasks,time_limit", rows)
-
-
-def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
-    path = job_log(tmp_path / "log.csv")
-    arguments = ("duration", path, "--test-from", "250", "--refits", "1")
-    figures = json.loads(run(*arguments, "--json"))
-    assert {"mae_s", "within_2x", "spearman", "coverage_80"} <= set(figures)
-    assert (figures["kind"], figures["jobs"]) == ("duration", 50)
-    median = figures["running_median"]
-    table = run(*arguments)
-    told = {"mae_s": figures["mae_s"], "coverage_80": figures["coverage_80"], "running_median.mae_s": median["mae_s"]}
-    for name, value in told.items():
-        assert re.search(rf"│ {name} +│ +{value:,.{1 if value >= 1000 else 3}f} │", table), name
-    assert re.search(r"│ jobs +│ +50 │", table)
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,6 @@ def test_a_version_learns_only_from_before_what_judges_it(
     assert facts["loss_in_service"] == pytest.approx(facts["loss"])
 
 
-def test_too_little_news_is_said(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
-    library = Library(tmp_path)
-    DURATION.train(library, by_end(jobs, 300))
-    with pytest.raises(ModelError, match="35 jobs are new since the version in service learned"):
-        DURATION.train(library, by_end(jobs, 275))
-    with pytest.raises(ModelError, match="0 jobs are new"):
-        DURATION.train(Library(tmp_path / "other"), by_end(jobs, 0))
-
-
 def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
     jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
 ) -> None:

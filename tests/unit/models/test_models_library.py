@@ -110,18 +110,6 @@ def test_a_model_without_a_loss_is_not_stored(library: Library) -> None:
     assert library.names() == []
 
 
-def test_a_failed_fit_leaves_lock_and_service_alone(library: Library) -> None:
-    train(library, 5.0)
-
-    def broken() -> float:
-        raise ValueError("no data")
-
-    with pytest.raises(ValueError, match="no data"):
-        library.train("toy", broken, lambda m: {"value": m}, lambda d: float(d["value"]), abs)
-    assert library.serving("toy") == 1
-    assert train(library, 6.0).promoted
-
-
 def test_two_trainings_never_run_at_once(library: Library) -> None:
     def nested() -> float:
         with pytest.raises(TrainingRuns, match="another training runs"):

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from builders import a_job
 from examples import examples
+from lucid.cli.jobs.commands import explain
+from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.codec import from_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
@@ -127,18 +130,6 @@ def test_it_says_what_the_model_says(learned: LearnedPredictor, model: DurationM
         assert learned.predict(item.job, None, 0.0).duration_s == pytest.approx(float(whole.point_s[0]), rel=1e-9)
 
 
-def test_share_scores_come_with_their_path_or_from_the_other_predictor(
-    learned: LearnedPredictor, model: DurationModel
-) -> None:
-    found = learned.predict(a_job("x"), PROFILE, 0.0)
-    assert (found.share_score, found.share_source) == (0, "share tree")
-    assert found.share_splits == (Split("gpu_util", 20.0, True, 25.0),)
-    without = LearnedPredictor(model, DurationHistory(), HistoryPredictor())
-    assert without.predict(a_job("x"), PROFILE, 0.0).share_score == 2
-    assert without.predict(a_job("x"), None, 0.0).share_score is None
-    assert without.pair_speed(PROFILE, PROFILE) is None
-
-
 def test_pair_speeds_are_the_pair_models() -> None:
     usages, pairings = measured(9)
     pairs = fit_pairs(pairings)
@@ -182,17 +173,6 @@ def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Pa
     again = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert again.duration is None
     assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
-
-
-def test_where_no_share_tree_serves_the_one_given_answers_under_its_name(tmp_path: Path) -> None:
-    def source(library: Library) -> str:
-        made = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor(), share=TREE)
-        return made.predict(a_job("x"), PROFILE, 0.0).share_source
-
-    library = Library(tmp_path)
-    assert source(library) == "synthetic share tree"
-    library.promote("share", library.add("share", TREE.to_json(), {}))
-    assert source(library) == "share tree v1"
 
 
 def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, model: DurationModel) -> None:
@@ -367,6 +347,27 @@ def test_an_anchor_in_words(term: Term, words: str) -> None:
     only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
     assert words in prediction_lines(only, "alice")[1]
     assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
+
+
+def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) -> None:
+    trace = synthesise(replace(preset("month-small"), jobs=300, days=2.1), 3)
+    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
+    metrics, runs, logs = compare(scenario, ["lucid"], keep_decisions=True)
+    write_run(tmp_path, scenario, runs, metrics, logs, [])
+    job = trace.jobs[150].job
+    text = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path)], catch_exceptions=False).output
+    assert "by learned: " in text
+    assert f"user {job.user}, median of" in text
+    data = json.loads(
+        CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False).output
+    )
+    terms = data["prediction"]["duration_terms"]
+    total = terms["intercept"] + math.fsum(term["score"] for term in terms["terms"])
+    assert total == pytest.approx(terms["score"], abs=1e-9)
+    assert math.exp(total) - terms["offset_s"] == pytest.approx(data["prediction"]["duration_s"], abs=1e-5)
+    # told as it was decided: the queue was ordered by the same number
+    priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
+    assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
 
 
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:

@@ -1,21 +1,12 @@
-"""Waits and arrivals, from the history of jobs."""
+"""Arrivals, and durations from the history of jobs."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.waits.__main__ import main
-from benchmarks.waits.features import features_of
-from benchmarks.waits.table import WaitTable, read_waits
 from builders import LIGHT, a_job
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
@@ -24,47 +15,6 @@ from lucid.models.history import HistoryPredictor, PriorPredictor
 from lucid.models.throughput.bins import BIN_S
 from lucid.models.throughput.model import ArrivalForecaster
 from lucid.orchestrator.planner import Predictions
-
-_COLUMNS = "job_id,account,partition,submit_time,start_time,end_time,req_cpus,mem_mib,nodes,gpus,time_limit_s\n"
-
-
-def a_log(path: Path, jobs: int = 900, seed: int = 3) -> Path:
-    """Jobs of two accounts over nine days; a job waits ten minutes for each CPU, give or take."""
-    rng, lines = random.Random(seed), []
-    for i in range(jobs):
-        at = np.datetime64("2026-01-01T00:00:00") + np.timedelta64(i * 864, "s")
-        cpus = rng.choice([1, 2, 8, 32])
-        start = at + np.timedelta64(int(600 * cpus * rng.uniform(0.8, 1.25)), "s")
-        end = start + np.timedelta64(3600, "s")
-        times = ",".join(str(t).replace("T", " ") for t in (at, start, end))
-        lines.append(f"{i},acct{i % 2},p,{times},{cpus},4000,1,0,3600\n")
-    path.write_bytes(gzip.compress((_COLUMNS + "".join(lines)).encode()))
-    return path
-
-
-def test_what_is_learned_beats_the_running_median_of_the_account(tmp_path: Path) -> None:
-    log = a_log(tmp_path / "waits.csv.gz")
-    result = CliRunner().invoke(main, [str(log), "--test-from", "2026-01-07"], catch_exceptions=False)
-    assert result.exit_code == 0
-    figures = json.loads(result.stdout)
-    assert figures["within_2x"] > 0.95 > figures["account_median"]["within_2x"]
-    assert figures["within_3x"] >= figures["within_2x"]
-    assert figures["mse_log10"] < 0.02
-    assert 0.7 <= figures["coverage_80"] <= 0.95
-    assert (figures["jobs"], figures["accounts_tested"], figures["days_tested"]) == (300, 2, 3)
-
-
-def test_the_future_changes_no_feature(tmp_path: Path) -> None:
-    """Whatever happens after a job's submission: another start of a job that waits, other jobs, other ends."""
-    table = read_waits(a_log(tmp_path / "waits.csv.gz"))
-    before, cut = features_of(table), 500
-    now_s = table.submit_s[cut]
-    start, end = table.start_s.copy(), table.end_s.copy()
-    start[start > now_s] += 5e5
-    end[end > now_s] += 9e5
-    other = WaitTable(table.submit_s, start, end, table.account, table.partition, table.user, table.asked)
-    assert np.array_equal(before[: cut + 1], features_of(other)[: cut + 1], equal_nan=True)
-    assert not np.array_equal(before, features_of(other), equal_nan=True)
 
 
 def test_the_forecast_is_the_larger_of_now_and_then() -> None:
@@ -175,24 +125,6 @@ def test_without_a_time_limit_the_first_guess_is_the_prior() -> None:
     found = PriorPredictor(50.0).predict(asks_for(None), None, 0.0)
     words = "history: a first guess, since it has no time limit; no job like it has ended yet"
     assert found == Prediction(50.0, words, None, "history")
-
-
-def test_one_short_job_of_somebody_else_does_not_make_all_jobs_short() -> None:
-    predictor = PriorPredictor()
-    predictor.learn([replace(past(1.0, user="ann", name="a"), job=asks_for(3600.0, user="ann", name="a"))])
-    found = predictor.predict(asks_for(3600.0, user="bob", name="b", gpus=16, vc="c"), None, 0.0)
-    assert 900.0 < found.duration_s < 3600.0
-    assert found.duration_source == "history: the time limit, corrected by 1 job"
-
-
-def test_the_prior_is_left_as_evidence_comes() -> None:
-    predictor, job = PriorPredictor(), asks_for(86_400.0, user="ann", name="train")
-    errors = []
-    for _ in range(5):
-        predictor.learn([Ended(job, 600.0, 600.0)] * 4)
-        errors.append(predictor.predict(job, None, 0.0).duration_s - 600.0)
-    assert errors == sorted(errors, reverse=True)
-    assert 0.0 < errors[-1] < 60.0
 
 
 def test_others_tell_how_much_of_a_limit_jobs_use_and_the_user_how_long_his_run() -> None:

@@ -474,9 +474,6 @@ def test_a_requeued_job_is_a_client_where_it_is_now_only(mps: Mps) -> None:
     assert sorted(clients.values()) == [["7"], ["8"]]
 
 
-__all__ = ["mps", "pytestmark"]
-
-
 @pytest.fixture
 def v3(mps: Mps) -> Mps:
     (mps.fake / "v3").touch()

@@ -89,20 +89,6 @@ def test_of_several_step_daemons_above_a_process_slurms_own_is_the_outermost(tmp
     assert Owners(tmp_path).job_of(401, {}) == "7"
 
 
-def test_a_claim_on_this_very_machine_counts_for_nothing() -> None:
-    """As any user could: bash's ``exec -a``."""
-    claim = ["bash", "-c", "exec -a 'slurmstepd: [4242.batch]' bash -c 'sleep 60 & echo $!; wait'"]
-    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    with subprocess.Popen(claim, stdout=subprocess.PIPE, text=True, cwd="/", **user) as claimer:
-        child = int(claimer.stdout.readline())
-        try:
-            claims = Path(f"/proc/{claimer.pid}/cmdline").read_bytes()
-            assert claims.startswith(b"slurmstepd: [4242.batch]")
-            assert Owners().job_of(child, {}) != "4242"
-        finally:
-            os.kill(child, signal.SIGKILL)
-
-
 SLUID = "s5H9M8071CEN00"
 """As Slurm 26.05.5 gave its first job on the testbed."""
 

@@ -339,35 +339,6 @@ def test_of_all_samples_none_is_lost_and_none_doubled_over_killed_samplers(node:
     assert sum(path.stat().st_size for path in node.paths.spool.rglob("*.seg")) < 30 * len(samples)
 
 
-def test_the_speed_of_a_pair_is_seen_and_a_guest_brings_its_profile(
-    sampler: Sampler, source: Readings, tmp_path: Path
-) -> None:
-    """Job b was profiled in an earlier run on another node; here it begins beside a, promised 90 %, and gets 60 %."""
-    earlier = Sampler(source, tmp_path / "other", tmp_path / "profiles", "n0", owners=Given())
-    source.now = {
-        "GPU-0": GpuReading("GPU-0", 50, 20, 2000, dram_active=10, processes=(GpuProcess(201, 1800, 50, 20),))
-    }
-    one = JobSpec("b", ("GPU-0",))
-    ticks(earlier, [one], 0, 60)
-    ticks(earlier, [], 60, 1)
-
-    first = JobSpec("a", ("GPU-0",))
-    source.now = {
-        "GPU-0": GpuReading("GPU-0", 80, 40, 4000, dram_active=30, processes=(GpuProcess(101, 3800, 80, 40),))
-    }
-    ticks(sampler, [first], 100, 60)
-    both = (GpuProcess(101, 3800, 60, 30), GpuProcess(201, 1800, 40, 15))
-    source.now = {"GPU-0": GpuReading("GPU-0", 95, 45, 5800, dram_active=24, processes=both)}
-    ticks(sampler, [first, JobSpec("b", ("GPU-0",), promised=0.9)], 160, 90)
-    found = read_profile_files(tmp_path / "profiles")
-    for job, util in (("a", 80), ("b", 50)):
-        profile = found.profiles[job]
-        assert profile.gpu_util == util
-        assert profile.seen_speed == pytest.approx(0.6)
-        assert found.summaries[job][0].seen_by == "DRAM traffic"
-    assert found.summaries["b"][0].promised == 0.9
-
-
 class Mps(Given):
     """Process 900 is an MPS server."""
 

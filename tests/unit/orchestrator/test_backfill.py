@@ -20,7 +20,6 @@ from builders import (
     part,
     policy,
     reason,
-    replay,
     runs,
     snap,
     waits,
@@ -159,19 +158,6 @@ def test_more_ends_than_steps_are_rounded_up() -> None:
     assert starts(decide("backfill", snap(0.0, replace(room, pending=tuple(longer))))) == {}
 
 
-def test_true_durations_are_not_what_it_decides_by() -> None:
-    """The same estimates and limits, other true durations: nothing changes before the first job ends."""
-
-    def first_decisions(factor: float) -> list[object]:
-        jobs = [by(f"j{i}", 1 + i % 3, factor * (400.0 + 37.0 * i), 5.0 * i) for i in range(12)]
-        guesses = FixedPredictor({f"j{i}": 900.0 - 50.0 * i for i in range(12)})
-        _, tape = replay("backfill", a_trace(*jobs), {"vc": nodes(2, 2)}, predictor=guesses)
-        return [(p.now_s, a.job_id, a.decision) for _, p, _ in tape.cycles for a in p.actions if p.now_s <= 200.0]
-
-    assert len(first_decisions(1.0)) >= 2
-    assert first_decisions(1.0) == first_decisions(3.0)
-
-
 def test_it_is_told_estimates_unless_the_oracle_is_asked_for() -> None:
     trace = a_trace(by("a"), by("b"))
     assert ESTIMATES["backfill"] is Estimates.LIMITS
@@ -233,16 +219,6 @@ def test_no_nodes_are_kept_for_a_large_job_that_slurm_bars() -> None:
         snap(9e5, room, predictions=GUESSES | {"r": guess(9e5)})
     )
     assert isinstance(plan.decision_of("first"), Start)
-
-
-def test_what_was_joined_is_the_same_object_while_nothing_changes() -> None:
-    """The safety check and the recorder go by that."""
-    barred = replace(waits("first", 4, 0.0), barred="Licenses")
-    room = part(nodes(1, 4), [barred, waits("wide", 8, 1.0)])
-    made = policy("lucid", profiling={"enabled": False})
-    before, after = (made.plan(snap(at_s, room, predictions=GUESSES)).partitions for at_s in (60.0, 60.5))
-    assert before == after
-    assert all(after[name] is found for name, found in before.items())
 
 
 def test_a_job_without_room_is_told_of_nodes_that_are_reserved() -> None:

@@ -98,15 +98,6 @@ def test_rules_of_one_partition_do_not_hold_in_another() -> None:
                 check(seen, plan)
 
 
-def test_a_policy_does_not_plan_the_partitions_of_another() -> None:
-    """They would be checked by the rules of the other."""
-    made = policies()
-    grasping = next(policy for policy, seen in made.split(scene()) if "grow" in seen.partitions)
-    grasping.plan = lambda seen: Plan(seen.now_s, {"grow": PartitionPlan({}), "main": PartitionPlan({})})  # type: ignore[method-assign]
-    with pytest.raises(UnsafePlan, match="policy 'elastic' plans partition 'main', which is not its own"):
-        made.plan(scene())
-
-
 def test_a_record_of_such_a_plan_can_be_planned_again(tmp_path: Path) -> None:
     made = PolicyHost(lambda heard: policies(predictor=heard), FixedPredictor(speed=contention_speeds))
     plan = made.plan(scene())

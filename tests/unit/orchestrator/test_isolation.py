@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders import HEAVY, LIGHT, FixedPredictor, a_cluster, a_job, a_trace, by, nodes, part, settings, snap, waits
+from builders import HEAVY, LIGHT, FixedPredictor, a_job, nodes, part, settings, snap, waits
 from examples import examples
 from lucid.binder.contention import contention_speeds
 from lucid.config.policy import PolicySettings
@@ -19,7 +19,6 @@ from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.reasons.queue import Unplanned
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.planner import PoliciesByPartition, PolicyHost, isolated
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
@@ -215,14 +214,6 @@ def test_an_interrupt_is_no_error_of_a_partition() -> None:
             host(make, {}).plan(scenes(random.Random(0), 1)[0])
 
 
-def test_a_pool_is_one_partition_all_of_whose_vcs_wait() -> None:
-    waiting = [Pending(a_job(f"{vc}1", 2, vc=vc), 0.0, LIGHT) for vc in "pq"]
-    pool = replace(part(nodes(1, 8), waiting, name="pool"), quotas={"p": 4, "q": 4})
-    other = part(nodes(1, 4, "m"), [waits("a1", vc="a")], name="a")
-    plan = host(lambda heard: brittle(in_one("pool"), RULES, heard), {}).plan(snap(9.0, pool, other))
-    assert [type(plan.decision_of(job)) for job in ("p1", "q1", "a1")] == [Hold, Hold, Start]
-
-
 PROFILES = settings(profiling={"home_if_room": False}, fairness={"beyond_plain_s": 3600.0})
 
 
@@ -280,13 +271,6 @@ def test_a_policy_that_plans_another_ones_partition_is_not_let_to() -> None:
     assert "which is not its own" in failed["b"]
 
 
-def test_a_replay_ends_with_what_its_policy_raises() -> None:
-    cluster = a_cluster(a_trace(by("1")), profiled=lambda _: False)
-    cluster.advance(0.0)
-    with pytest.raises(ValueError, match="it rained"):
-        Cycle(cluster, FixedPredictor(), brittle(in_one("vc"), RULES, FixedPredictor()), RULES).run()
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_plan_with_a_partition_that_failed_is_recorded_and_can_be_made_again(at_once: bool, tmp_path: Path) -> None:
     def factory(rules: PolicySettings, heard: Predictor) -> Policy:
@@ -305,12 +289,6 @@ def test_a_plan_with_a_partition_that_failed_is_recorded_and_can_be_made_again(a
     with adding_policy("brittle", LucidPolicy):  # mended since
         again = replan(record)
         assert {name for name in VCS if again[name] != record.plans[name]} == {"c"}
-
-
-def test_a_failure_of_a_partition_without_jobs_is_recorded_too(tmp_path: Path) -> None:
-    made = host(lambda heard: brittle(in_one("c"), RULES, heard), {})
-    plan = made.plan(snap(5.0, part((), name="c")))
-    assert b'"error":"ValueError: it rained"' in plan_bytes(plan.partitions["c"])
 
 
 def test_looking_ahead_goes_on_for_the_others() -> None:

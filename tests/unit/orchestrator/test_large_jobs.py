@@ -10,7 +10,6 @@ import pytest
 
 from builders import (
     LIGHT,
-    FixedPredictor,
     a_trace,
     by,
     decide,
@@ -148,30 +147,28 @@ def test_the_holder_starts_before_anybody_else() -> None:
     assert isinstance(made.decisions["small"], Hold)
 
 
-def test_the_holder_is_the_job_that_was_submitted_first() -> None:
-    room = part(MACHINES, [waits("b", 8, 5.0), waits("c", 12, 3.0, rank=2), waits("a", 8, 3.0, rank=1)])
-    holder, _ = next_holder(room, 4, 10.0, ReservationSettings())
-    assert holder.job.id == "a"
+LONG, SHORT_JOB = waits("long", 8, 0.0), waits("short", 8, 50.0)
 
 
-@pytest.mark.parametrize(("gpus", "holds"), [(4, False), (5, True)])
-def test_only_large_jobs_hold_reservations(gpus: int, holds: bool) -> None:
-    holder, _ = next_holder(part(MACHINES, [waits("j", gpus)]), 4, 0.0, ReservationSettings())
-    assert (holder is not None) == holds
-
-
-@pytest.mark.parametrize(("now_s", "holder"), [(100.0, "short"), (172799.0, "short"), (172800.0, "long")])
-def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_waited_too_long(
-    now_s: float, holder: str
+@pytest.mark.parametrize(
+    ("waiting", "now_s", "rules", "holder"),
+    [
+        ([waits("b", 8, 5.0), waits("c", 12, 3.0, rank=2), waits("a", 8, 3.0, rank=1)], 10.0, {}, "a"),
+        # the longest wait for its estimate, until the oldest has waited too long
+        ([LONG, SHORT_JOB], 100.0, {}, "short"),
+        ([LONG, SHORT_JOB], 172799.0, {}, "short"),
+        ([LONG, SHORT_JOB], 172800.0, {}, "long"),
+        ([waits("j", 4)], 0.0, {}, None),
+        ([waits("j", 5)], 0.0, {}, "j"),
+        ([waits("j", 8)], 0.0, {"enabled": False}, None),
+    ],
+)
+def test_for_whom_nodes_are_kept(
+    waiting: list[Pending], now_s: float, rules: dict[str, Any], holder: str | None
 ) -> None:
-    room = part(MACHINES, [waits("long", 8, 0.0), waits("short", 8, 50.0)])
-    known = {"long": guess(9000.0), "short": guess(90.0)}
-    found, _ = next_holder(room, 4, now_s, ReservationSettings(), known)
-    assert found.job.id == holder
-
-
-def test_reservations_may_be_off() -> None:
-    assert next_holder(part(MACHINES, [waits("j", 8)]), 4, 0.0, ReservationSettings(enabled=False)) == (None, None)
+    known = {**{e.job.id: guess(90.0) for e in waiting}, "long": guess(9000.0)}
+    found, _ = next_holder(part(MACHINES, waiting), 4, now_s, ReservationSettings(**rules), known)
+    assert (None if found is None else found.job.id) == holder
 
 
 def test_no_nodes_stand_idle_for_a_job_that_cannot_come() -> None:
@@ -257,13 +254,21 @@ OFF: Mapping[str, Any] = {"profiling": {"enabled": False}, "reservation": {"enab
 
 
 def planned(
-    now_s: float, room: Partition, starts_s: Mapping[str, float], estimates_s: Mapping[str, float] | None = None
+    now_s: float,
+    room: Partition,
+    starts_s: Mapping[str, float],
+    estimates_s: Mapping[str, float] | None = None,
+    **sections: Any,
 ) -> PartitionPlan:
     """A plan under a bound of two hours, where plain order has started these jobs."""
     memory = LucidMemory(Shadow(now_s, tuple(n.name for n in room.nodes), Kept(2 * HOUR), starts_s=starts_s))
     guesses = {job: guess(s) for job, s in (estimates_s or {}).items()}
     scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
-    return policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF).plan(scene).partitions["vc"]
+    rules = {**OFF, "fairness": {"beyond_plain_s": 2 * HOUR}, **sections}
+    return policy("lucid", None, **rules).plan(scene).partitions["vc"]
+
+
+LARGE_TOO: dict[str, Any] = {"reservation": {"enabled": True}}
 
 
 def memory_of(plan: PartitionPlan) -> Shadow:
@@ -323,15 +328,10 @@ def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
 @pytest.mark.parametrize("due", [(), ("big",)])
 def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has_come(due: tuple[str, ...]) -> None:
     """Until its nodes are needed at 4 h a job in its turn is their guest like any other."""
-    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
     for estimate_s, starts in ((1.9 * HOUR, True), (2.1 * HOUR, False)):
         room = part(nodes(2, 4), [waits("turn", 1, 0.0), waits("big", 8, HOUR)], [runs("y", "n1:0-3")])
-        memory = LucidMemory(
-            Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"turn": 0.0, **dict.fromkeys(due, 0.5)})
-        )
-        guesses = {"y": guess(4 * HOUR), "turn": guess(estimate_s)}
-        scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
-        plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+        starts_s = {"turn": 0.0, **dict.fromkeys(due, 0.5)}
+        plan = planned(2 * HOUR, room, starts_s, {"y": 4 * HOUR, "turn": estimate_s}, **LARGE_TOO)
         assert isinstance(plan.decisions["turn"], Start) == starts
         assert kinds(plan.decisions["big"]) == [*(["PlainOrder"] if due else []), "Reserved", "FreeGpus"]
         if not starts:
@@ -339,13 +339,10 @@ def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has
 
 
 def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
-    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
     held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-3")]
     room = part(nodes(3, 4), [waits("turn", 4, 0.0), waits("big", 8, HOUR)], held)
-    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2", "n3"), Kept(2 * HOUR), starts_s={"turn": 0.0}))
-    guesses = {"x": guess(4 * HOUR), "y": guess(5 * HOUR), "z": guess(9 * HOUR), "turn": guess(9 * HOUR)}
-    scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
-    plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+    estimates_s = {"x": 4 * HOUR, "y": 5 * HOUR, "z": 9 * HOUR, "turn": 9 * HOUR}
+    plan = planned(2 * HOUR, room, {"turn": 0.0}, estimates_s, **LARGE_TOO)
     assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
     assert memory_of(plan).fences["turn"].names == ("n3",)
 
@@ -498,21 +495,6 @@ def test_tallies_of_all_vcs_add_up() -> None:
     assert promise_kept(both) == Kept(60.0, 8, 3, 90.0)
     assert promise_kept({"c": "of another policy"}) is None
     assert Kept(60.0).counting(-5.0).counting(7.0) == Kept(60.0, 2, 1, 7.0)
-
-
-def test_estimates_only_the_present_is_in_the_shadow() -> None:
-    """The same estimates, other true durations: while nothing has ended the shadow is the same."""
-
-    def early(factor: float) -> list[object]:
-        jobs = [by(f"j{i}", 1, factor * 400.0, 5.0 * i) for i in range(6)]
-        guesses = FixedPredictor({f"j{i}": 100.0 for i in range(6)})
-        _, tape = replay(
-            "lucid", a_trace(*jobs), {"vc": nodes(1, 2)}, predictor=guesses, fairness={"beyond_plain_s": 60.0}, **OFF
-        )
-        return [dict(memory_of(p.partitions["vc"]).starts_s) for _, p, _ in tape.cycles if p.now_s < 400.0]
-
-    assert early(1.0) == early(2.0)
-    assert any(early(1.0))
 
 
 def test_lucidd_promises_twelve_hours_where_its_file_says_nothing_and_a_replay_nothing() -> None:

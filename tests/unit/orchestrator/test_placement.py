@@ -31,14 +31,13 @@ from builders import (
     waits,
 )
 from examples import tried
-from lucid.config.policy import LIVE_DEFAULTS, ProfilingSettings, with_defaults
-from lucid.core.decision import EndProfiling, Hold, PartitionPlan, Plan, Requeue, Resize, Start
+from lucid.config.policy import LIVE_DEFAULTS, with_defaults
+from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Elastic, Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement, indices_of, mask_of, placement_gpus, show_placement
-from lucid.core.reasons.profiling import ProfilingFits
+from lucid.core.placement import NodeGpus, Placement, show_placement
 from lucid.core.reasons.queue import EverFits, GpusOut, Spread, Switches, TooLarge, Unranked
 from lucid.core.reasons.sharing import DistributedAlone
 from lucid.core.snapshot import Partition
@@ -47,7 +46,6 @@ from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policy import off_bad_gpus
 from lucid.orchestrator.registry import BUILT_IN, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.profiler.stage import goes_through_profiling, plan_profiling
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants
 
 
@@ -56,59 +54,45 @@ def place(gpus: int, machines: tuple[Node, ...], *busy: str, emptiest: bool = Fa
     return consolidated(Ledger(part(machines, (), held)), a_job("j", gpus, **host), None, emptiest)
 
 
+DOWN = (Node("n1", 8, available=False), Node("n2", 8))
+LIMITED = (Node("n1", 2, cpus=3), Node("n2", 2, cpus=8))
+
+
 @pytest.mark.parametrize(
-    ("gpus", "busy", "expected"),
+    ("gpus", "machines", "busy", "expected", "rest"),
     [
-        (1, (), "n1:0"),
-        (1, ("n2:0-6",), "n2:7"),
-        (2, ("n1:0-6", "n2:0-4"), "n2:5-6"),
-        (4, ("n1:0-4", "n2:0-4"), "n3:0-3"),
-        (2, ("n1:0,2,4,6",), "n1:1,3"),
-        (8, ("n1:0",), "n2:0-7"),
+        # on one node: the tightest, and its lowest GPUs
+        (1, nodes(3), "", "n1:0", {}),
+        (1, nodes(3), "n2:0-6", "n2:7", {}),
+        (2, nodes(3), "n1:0-6 n2:0-4", "n2:5-6", {}),
+        (4, nodes(3), "n1:0-4 n2:0-4", "n3:0-3", {}),
+        (2, nodes(3), "n1:0,2,4,6", "n1:1,3", {}),
+        (8, nodes(3), "n1:0", "n2:0-7", {}),
+        # never spread where it fits on one node
+        (8, nodes(2), "n1:0-4 n2:0-4", "", {}),
+        (8, nodes(2), "n1:7 n2:7", "", {}),
+        # a larger one: whole nodes in order, and the remainder on another, the tightest or the emptiest
+        (16, nodes(4), "n1:0", "n2:0-7 n3:0-7", {}),
+        (16, nodes(3), "n1:0 n2:0", "", {}),
+        (10, nodes(3), "n3:0-4", "n1:0-7 n3:5-6", {}),
+        (10, nodes(3), "n3:0-4", "n1:0-7 n2:0-1", {"emptiest": True}),
+        (10, nodes(2), "n2:0-6", "", {}),
+        (10, nodes(1), "", "", {}),
+        (8, DOWN, "", "n2:0-7", {}),
+        # CPUs and memory in proportion to GPUs
+        (2, LIMITED, "", "n2:0-1", {"cpus": 4}),
+        (4, LIMITED, "", "n1:0-1 n2:0-1", {"cpus": 6}),
+        (4, LIMITED, "", "", {"cpus": 8}),
+        (1, nodes(1, mem_mib=100), "", "", {"mem_mib": 101}),
+        # on as many nodes as were asked for
+        (2, nodes(3), "", "n1:0 n2:0", {"min_nodes": 2}),
+        (2, nodes(1), "", "", {"min_nodes": 2}),
     ],
 )
-def test_one_node_jobs_get_the_tightest_node_and_its_lowest_gpus(
-    gpus: int, busy: tuple[str, ...], expected: str
+def test_where_a_job_is_placed(
+    gpus: int, machines: tuple[Node, ...], busy: str, expected: str, rest: dict[str, Any]
 ) -> None:
-    assert place(gpus, nodes(3), *busy) == at(expected)
-
-
-@pytest.mark.parametrize("busy", [("n1:0-4", "n2:0-4"), ("n1:7", "n2:7")])
-def test_a_job_that_fits_on_one_node_is_never_spread(busy: tuple[str, ...]) -> None:
-    assert place(8, nodes(2), *busy) is None
-
-
-def test_a_larger_job_gets_whole_nodes_in_order() -> None:
-    assert place(16, nodes(4), "n1:0") == at("n2:0-7 n3:0-7")
-
-
-def test_a_larger_job_waits_for_whole_nodes() -> None:
-    assert place(16, nodes(3), "n1:0", "n2:0") is None
-
-
-@pytest.mark.parametrize(("emptiest", "last"), [(False, "n3:5-6"), (True, "n2:0-1")])
-def test_the_remainder_goes_to_the_tightest_node_or_to_the_emptiest(emptiest: bool, last: str) -> None:
-    assert place(10, nodes(3), "n3:0-4", emptiest=emptiest) == at(f"n1:0-7 {last}")
-
-
-def test_a_remainder_that_fits_nowhere_keeps_the_job_waiting() -> None:
-    assert place(10, nodes(2), "n2:0-6") is None
-
-
-def test_the_remainder_is_never_on_a_node_that_is_taken_whole() -> None:
-    assert place(10, nodes(1)) is None
-
-
-def test_nodes_that_are_down_are_left_out() -> None:
-    assert place(8, (Node("n1", 8, available=False), Node("n2", 8))) == at("n2:0-7")
-
-
-def test_cpus_and_memory_rule_nodes_out_in_proportion_to_gpus() -> None:
-    machines = (Node("n1", 2, cpus=3), Node("n2", 2, cpus=8))
-    assert place(2, machines, cpus=4) == at("n2:0-1")
-    assert place(4, machines, cpus=6) == at("n1:0-1 n2:0-1")
-    assert place(4, machines, cpus=8) is None
-    assert place(1, nodes(1, mem_mib=100), mem_mib=101) is None
+    assert place(gpus, machines, *busy.split(), **rest) == (at(expected) or None)
 
 
 def test_nodes_may_be_ruled_out() -> None:
@@ -125,11 +109,6 @@ def test_a_node_that_is_down_may_come_back() -> None:
     one_down = part((Node("n1", 8), Node("n2", 8, available=False)))
     assert Feasibility(one_down).bar(a_job("j", 16)) is None
     assert Feasibility(one_down, up_only=True).bar(a_job("j", 16)) == TooLarge(16, 8)
-
-
-def test_masks_and_indices_are_inverse() -> None:
-    assert indices_of(mask_of([0, 3, 5])) == (0, 3, 5)
-    assert placement_gpus(at("n1:0,3 n2:0-7")) == 10
 
 
 @pytest.mark.parametrize("text", ["n1:0", "n1:0,3", "n1:0-7 n2:1-2,5"])
@@ -349,21 +328,11 @@ def test_gpus_are_spread_over_the_nodes_asked_for(
     assert gpus_by_node(several(gpus, min_nodes), per_node) == wanted
 
 
-def test_two_gpus_on_two_nodes_are_not_put_on_one() -> None:
-    where = consolidated(Ledger(part(nodes(3, 4))), several(2, 2))
-    assert where is not None
-    assert [part.mask.bit_count() for part in where] == [1, 1]
-    assert len({part.node for part in where}) == 2
-
-
-def test_one_node_is_no_place_for_a_job_of_two() -> None:
-    asked = several(2, 2)
-    one = part(nodes(1, 4))
-    assert consolidated(Ledger(one), asked) is None
-    bar = Feasibility(one).bar(asked)
+def test_one_node_is_never_a_place_for_a_job_of_two() -> None:
+    bar = Feasibility(part(nodes(1, 4))).bar(several(2, 2))
     assert isinstance(bar, EverFits)
     assert not bar
-    assert Feasibility(part(nodes(2, 4))).bar(asked) is None
+    assert Feasibility(part(nodes(2, 4))).bar(several(2, 2)) is None
 
 
 def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
@@ -383,16 +352,6 @@ def test_backfilling_finds_a_time_at_which_both_nodes_are_free() -> None:
     ledger.claim(other, held)
     slot = Timeline(ledger, 0.0, [(100.0, other, held)]).find(several(2, 2), 50.0)
     assert (slot.start_s, sorted(slot.parts)) == (100.0, [(0, 1), (1, 1)])
-
-
-def test_it_is_not_profiled_apart() -> None:
-    settings = ProfilingSettings()
-    assert goes_through_profiling(several(2, 1), settings)
-    assert not goes_through_profiling(several(2, 2), settings)
-    prof = part(nodes(2, 4), [waits("j", 2, min_nodes=2)], profiling=True)
-    decision = plan_profiling(prof, 0.0, settings, {}).decisions["j"]
-    assert isinstance(decision, EndProfiling)
-    assert decision.reasons == (ProfilingFits(2, False),)
 
 
 ONE, TWO, WIDE = waits("1", profile=LIGHT), waits("2", user="v"), waits("3", gpus=8)

@@ -18,7 +18,7 @@ from lucid.core.decision import (
     Start,
     decision_to_dict,
 )
-from lucid.core.job import JobProfile, Pending, Running, Stage, may_restart
+from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
 from lucid.core.prediction import JUMBO
 from lucid.core.reason import Reason
@@ -29,10 +29,9 @@ from lucid.daemon.modes import live_profiling, policy_settings
 from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster.jobs import PROFILING
 from lucid.store.values import value_from_json, value_to_json
-from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
+from scenes.jobs import HEAVY, LIGHT, VC, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import a_cluster, a_trace, replay
 
@@ -60,29 +59,6 @@ def plan_of(snapshot: Snapshot, restarts: str = "asked", **profiling: object) ->
 
 
 HOST = runs("host", "n1:0")
-
-
-@pytest.mark.parametrize(
-    ("rule", "requeueable", "asked", "may"),
-    [
-        ("allowed", True, False, True),
-        ("allowed", False, True, False),
-        ("asked", True, False, False),
-        ("asked", True, True, True),
-        ("asked", False, True, False),
-        ("never", True, True, False),
-    ],
-)
-def test_who_may_be_started_over(rule: str, requeueable: bool, asked: bool, may: bool) -> None:
-    job = a_job("j", requeueable=requeueable, restart_asked=asked)
-    assert bool(may_restart(job, settings(profiling={"restarts": rule}).profiling.restarts)) is may
-
-
-@pytest.mark.parametrize("restarts", ["asked", "never"])
-def test_nobody_goes_through_profiling_first(restarts: str) -> None:
-    rules = settings(profiling={"restarts": restarts}).profiling
-    assert not goes_through_profiling(a_job("j", restart_asked=True), rules)
-    assert goes_through_profiling(a_job("j"), settings().profiling)
 
 
 def test_a_job_that_nobody_measured_starts_in_its_own_vc_in_slots_in_one_cycle() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,6 @@ from builders import (
     a_trace,
     at,
     by,
-    decide,
     decided,
     nodes,
     part,
@@ -28,6 +28,7 @@ from builders import (
 from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.node import Node
+from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import (
     HomeHasRoom,
     HomeWaits,
@@ -62,18 +63,21 @@ def profiling_run(name: str, where: str = "n1:0", **job: object) -> Running:
     return runs(name, where, stage=Stage.PROFILE, job=job)
 
 
-@pytest.mark.parametrize(("gpus", "n_prof", "profiled"), [(1, 8, True), (8, 8, True), (9, 8, False), (1, 0, False)])
-def test_L2_jobs_above_n_prof_skip_profiling(gpus: int, n_prof: int, profiled: bool) -> None:
-    rules = settings(profiling={"n_prof": n_prof}).profiling
-    assert goes_through_profiling(a_job("j", gpus), rules) == profiled
-
-
-def test_jobs_that_may_not_be_requeued_skip_profiling() -> None:
-    assert not goes_through_profiling(a_job("j", requeueable=False), settings().profiling)
-
-
-def test_nobody_is_profiled_where_profiling_is_off() -> None:
-    assert not goes_through_profiling(a_job("j"), settings(profiling={"enabled": False}).profiling)
+@pytest.mark.parametrize(
+    ("job", "rules", "profiled"),
+    [
+        ({"gpus": 8}, {"n_prof": 8}, True),
+        ({"gpus": 9}, {"n_prof": 8}, False),
+        ({}, {"n_prof": 0}, False),
+        ({"requeueable": False}, {}, False),
+        ({"gpus": 2, "min_nodes": 2}, {}, False),
+        ({}, {"enabled": False}, False),
+        ({"restart_asked": True}, {"restarts": "asked"}, False),
+        ({"restart_asked": True}, {"restarts": "never"}, False),
+    ],
+)
+def test_L2_who_goes_through_profiling(job: dict[str, Any], rules: dict[str, Any], profiled: bool) -> None:
+    assert goes_through_profiling(a_job("j", **job), settings(profiling=rules).profiling) == profiled
 
 
 @pytest.mark.parametrize(("now_s", "ends"), [(79.9, False), (80.0, True), (200.0, True)])
@@ -111,12 +115,6 @@ def test_L4_profiling_is_exclusive_and_on_the_tightest_node() -> None:
     plan = stage([waits("j", 2, profile=LIGHT)], [profiling_run("r", "n2:0-3")])
     decision = decided(plan, "j", Start)
     assert (decision.placement, decision.beside) == (at("n2:4-5"), None)
-
-
-def test_L4_a_profiling_run_never_spans_nodes() -> None:
-    plan = stage([waits("j", 9)])
-    assert reason(plan.decisions["j"], ProfilingFits) == ProfilingFits(9, False)
-    assert isinstance(plan.decisions["j"], EndProfiling)
 
 
 def test_profiling_keeps_within_cpus_and_host_memory() -> None:
@@ -159,57 +157,32 @@ def test_a_job_that_waited_too_long_goes_home_unprofiled(waited_s: float, releas
         assert plan.wake_s == 600.0
 
 
-def carry(
-    waiting: int = 0, home: int = 1, now_s: float = 80.0, share: float = 0.5, where: str = "n1:0", **job: object
-) -> Decision:
-    pending = [waits(f"w{i}", 8) for i in range(waiting)]
-    plan = stage(pending, [profiling_run("j", where, **job)], now_s, home=home, t_prof_s=80.0, carry_on_share=share)
-    return plan.decisions["j"]
+@pytest.mark.parametrize(
+    ("waiting", "made", "decision", "why"),
+    [
+        (0, {}, Keep, None),
+        (0, {"home": 0}, EndProfiling, HomeWaits("vc", 0)),
+        (1, {}, EndProfiling, None),
+        (0, {"carry_on_share": 0.0}, EndProfiling, None),
+        (0, {"where": "n2:0", "running": [runs("before", "n1:0-7")]}, EndProfiling, None),
+        (3, {"home": 0, "requeueable": False}, Keep, Requeueable(False)),
+    ],
+)
+def test_a_profiled_job_carries_on_where_its_home_is_full_nobody_waits_and_few_do(
+    waiting: int, made: dict[str, Any], decision: type, why: Reason | None
+) -> None:
+    """And whoever may not be started over."""
+    made = {"home": 1, "t_prof_s": 80.0, "carry_on_share": 0.5, **made}
+    entry = profiling_run("j", made.pop("where", "n1:0"), requeueable=made.pop("requeueable", True))
+    plan = stage([waits(f"w{i}", 8) for i in range(waiting)], [entry, *made.pop("running", ())], 80.0, **made)
+    assert {*plan.decisions} == {"j", *(f"w{i}" for i in range(waiting))}, "who carries on already is let be"
+    assert isinstance(plan.decisions["j"], decision)
+    assert why is None or why in plan.decisions["j"].reasons
 
 
-def test_a_profiled_job_carries_on_where_its_home_is_full_and_nobody_waits() -> None:
-    assert isinstance(carry(), Keep)
-
-
-def test_a_profiled_job_goes_home_where_nobody_waits_there() -> None:
-    decision = carry(home=0)
-    assert isinstance(decision, EndProfiling)
-    assert reason(decision, HomeWaits) == HomeWaits("vc", 0)
-
-
-def test_a_profiled_job_makes_room_for_those_who_wait_for_profiling() -> None:
-    assert isinstance(carry(waiting=1), EndProfiling)
-
-
-def test_no_job_carries_on_beyond_the_share_of_the_partition() -> None:
-    assert isinstance(carry(share=0.0), EndProfiling)
-
-
-def test_the_share_counts_those_who_carry_on_already() -> None:
-    held = runs("before", "n1:0-7", stage=Stage.MAIN)
-    plan = stage((), [held, profiling_run("j", "n2:0")], 80.0, home=1, t_prof_s=80.0, carry_on_share=0.5)  # type: ignore[arg-type]
-    assert isinstance(plan.decisions["j"], EndProfiling)
-
-
-def test_a_job_that_may_not_be_requeued_carries_on_whoever_waits() -> None:
-    decision = carry(waiting=3, home=0, requeueable=False)
-    assert isinstance(decision, Keep)
-    assert reason(decision, Requeueable) == Requeueable(False)
-
-
-def test_a_job_that_carries_on_is_let_be() -> None:
-    plan = stage(running=[runs("j", "n1:0", stage=Stage.MAIN)], now_s=1000.0)
-    assert not plan.decisions
-
-
-def test_lucid_plans_the_profiling_partition_by_the_stage() -> None:
-    room = part(nodes(1, 8, prefix="p"), [waits("j")], name=PROFILING, profiling=True)
-    home = part(nodes(1, 8), [waits("h")])
-    assert isinstance(decide("lucid", snap(0.0, room, home)).decisions["h"], Start)
-
-
-def test_a_job_that_asks_for_no_gpu_is_sent_on_unprofiled() -> None:
-    assert reason(stage([waits("j", 0)]).decisions["j"], ProfilingFits) == ProfilingFits(0, False)
+@pytest.mark.parametrize("gpus", [0, 9])
+def test_L4_a_job_of_no_gpu_or_more_than_a_node_has_is_sent_on_unprofiled(gpus: int) -> None:
+    assert reason(stage([waits("j", gpus)]).decisions["j"], ProfilingFits, EndProfiling) == ProfilingFits(gpus, False)
 
 
 BURST = {"time_aware": True}

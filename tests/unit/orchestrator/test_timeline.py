@@ -14,7 +14,7 @@ from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part
 from examples import examples
 from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Resize, Start
-from lucid.core.job import Elastic, Job, Progress, Running, Stage
+from lucid.core.job import Elastic, Job, Pending, Progress, Running, Stage
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
@@ -269,82 +269,72 @@ def foreseen(snapshot: Snapshot, name: str = "lucid", most_visits: int = 10_000,
     return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_visits, coarser=0.0)
 
 
-def test_a_pair_frees_its_gpus_when_the_last_of_both_ends() -> None:
-    room = part(nodes(1, 4), [waits("a", 4)], [runs("r", "n1:0-3", partner="s"), runs("s", "n1:0-3", partner="r")])
-    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
-    assert found.starts_s == {"a": 300.0}
+def light(*names: str) -> list[Pending]:
+    return [waits(name, profile=LIGHT) for name in names]
 
 
-def test_a_job_that_may_share_starts_as_soon_as_a_partner_does() -> None:
-    entry = waits("guest", profile=LIGHT)
-    room = part(nodes(1, 1), [entry], [runs("heavy", "n1:0", profile=HEAVY)])
-    known = {"heavy": guess(50.0, 2), "guest": guess(10.0, 0)}
-    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"guest": 50.0}
-    room = part(nodes(1, 1), [waits("b", profile=LIGHT), entry], [runs("heavy", "n1:0", profile=HEAVY)])
-    known |= {"b": guess(9000.0, 0), "guest": guess(9000.0, 0)}
-    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"b": 50.0, "guest": 50.0}, "beside the first"
+HOST, OTHER = runs("host", "n1:0", profile=LIGHT), runs("other", "o1:0", profile=HEAVY)
+HALVES = [runs("r", "n1:0-3", partner="s"), runs("s", "n1:0-3", partner="r")]
+SLOW = replace(LIGHT, seen_speed=0.4, seen_beside="two")
+PARTED = [runs("one", "n1:0", profile=SLOW, partner="two"), runs("two", "n1:0", 1.0, profile=LIGHT, partner="one")]
+ASLEEP = replace(nodes(1, 4)[0], boot_s=240.0)
+MEASURED = runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})
+ALONE = runs("now", "p1:0", 10.0, stage=Stage.PROFILE, profile=LIGHT, alone=True, job={"vc": VC})
+FORESEEN: dict[str, tuple[float, list[Partition], dict[str, Any], dict[str, Any]]] = {
+    "a pair frees its GPUs as the last of both ends": (
+        0.0, [part(nodes(1, 4), [waits("a", 4)], HALVES)], {"a": 10.0, "r": 100.0, "s": 300.0}, {"a": 300.0}
+    ),
+    "one that may share starts as soon as a partner does": (
+        0.0, [part(nodes(1, 1), light("b", "guest"), [runs("heavy", "n1:0", profile=HEAVY)])],
+        {"heavy": (50.0, 2), "b": (9000.0, 0), "guest": (9000.0, 0)}, {"b": 50.0, "guest": 50.0},
+    ),
+    "beside none that is too heavy": (
+        0.0, [part(nodes(1, 1), light("guest"), [runs("heavy", "n1:0", profile=HEAVY)])],
+        {"heavy": (50.0, 2), "guest": (10.0, 0)}, {"guest": 50.0},
+    ),
+    "a third waits until one of a pair ends": (
+        0.0, [part(nodes(1, 1), light("first", "second"), [HOST])],
+        {"host": (9000.0, 0), "first": (100.0, 0), "second": (200.0, 0)}, {"first": 0.0, "second": 100.0},
+    ),
+    "a pair stays one though the policy plans again for another VC": (
+        0.0, [part(nodes(1, 1), light("first", "second"), [HOST]), part(nodes(1, 1, "o"), [], [OTHER], "elsewhere")],
+        {"host": (9000.0, 0), "first": (400.0, 0), "second": (800.0, 0), "other": (50.0, 2)},
+        {"first": 0.0, "second": 400.0},
+    ),
+    "who was parted is not expected beside its partner again": (
+        700.0, [part(nodes(1, 1), [waits("other")], PARTED)],
+        {"one": (2000.0, 0), "two": (1500.0, 0), "other": 1e6}, {"two": 1300.0, "other": 2800.0},
+    ),
+    "one that Slurm bars is given no time": (
+        0.0, [part(nodes(1), [replace(waits("a"), barred="licences", retry_s=60.0)])], {}, {}
+    ),
+    "a wakes the node, b comes while it boots, c waits for both": (
+        0.0, [part([ASLEEP], [waits("a", 2), waits("b", 2), waits("c", 4)])],
+        {"a": 100.0, "b": 300.0, "c": 1000.0}, {"a": 240.0, "b": 240.0, "c": 540.0},
+    ),
+    "one whose node boots ends later by that": (
+        0.0, [part([replace(ASLEEP, boots_since_s=-40.0)], [waits("a", 4)], [runs("r", "n1:0-3", 200.0)])],
+        {"a": 10.0, "r": 100.0}, {"a": 300.0},
+    ),
+    "lucidd looks again a second after one was moved home, and profiling goes on": (
+        30.0,
+        [part(nodes(1, 4)), part(nodes(1, 2, "p"), [waits("one", 2), waits("two", 2)], [MEASURED], "prof", True)],
+        {}, {"now": 41.0, "one": 40.0, "two": 100.0},
+    ),
+    "not started in slots, it may share after its next start": (
+        30.0, [part(nodes(1, 1), (), [HOST]), part(nodes(1, 1, "p"), [waits("next")], [ALONE], "prof", True)],
+        {"now": (500.0, 0), "host": (9000.0, 0), "next": 100.0}, {"now": 41.0, "next": 40.0},
+    ),
+}  # fmt: skip
 
 
-def test_a_third_job_waits_until_one_of_a_pair_ends() -> None:
-    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
-    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
-    known = {"host": guess(9000.0, 0), "first": guess(100.0, 0), "second": guess(200.0, 0)}
-    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"first": 0.0, "second": 100.0}
-
-
-def test_a_pair_stays_a_pair_when_something_happens_elsewhere() -> None:
-    """The end of a job in another VC makes the policy plan again; it must not find the host free to be joined."""
-    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
-    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
-    elsewhere = part(nodes(1, 1, "o"), [], [runs("other", "o1:0", profile=HEAVY)], "elsewhere")
-    known = {"host": guess(9000.0, 0), "first": guess(400.0, 0), "second": guess(800.0, 0), "other": guess(50.0, 2)}
-    found = foreseen(snap(0.0, room, elsewhere, predictions=known))
-    assert found.starts_s == {"first": 0.0, "second": 400.0}
-
-
-def test_a_job_parted_from_its_partner_is_not_expected_beside_it_again() -> None:
-    slow = replace(LIGHT, seen_speed=0.4, seen_beside="two")
-    pair = [runs("one", "n1:0", profile=slow, partner="two"), runs("two", "n1:0", 1.0, profile=LIGHT, partner="one")]
-    room = part(nodes(1, 1), [waits("other")], pair)
-    known = {"one": guess(2000.0, 0), "two": guess(1500.0, 0), "other": guess(1e6)}
-    found = foreseen(snap(700.0, room, predictions=known))
-    assert found.starts_s == {"two": 1300.0, "other": 2800.0}
-
-
-PROFILED_FIRST = {"carry_on_share": 0.0, "t_prof_s": 60.0, "home_if_room": False}
-
-
-def test_a_job_released_from_profiling_starts_in_its_vc() -> None:
-    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
-    prof = part(nodes(1, 2, prefix="p"), [waits("next", 2)], running, name="prof", profiling=True)
-    found = foreseen(snap(30.0, part(nodes(1, 4)), prof), profiling=PROFILED_FIRST)
-    assert found.starts_s["now"] == 41.0, "lucidd looks again a second after it was moved"
-
-
-def test_a_job_that_was_not_started_in_slots_may_share_after_its_next_start() -> None:
-    running = [runs("now", "p1:0", 10.0, stage=Stage.PROFILE, profile=LIGHT, alone=True, job={"vc": VC})]
-    prof = part(nodes(1, 1, prefix="p"), [waits("next")], running, name="prof", profiling=True)
-    room = part(nodes(1, 1), (), [runs("host", "n1:0", profile=LIGHT)])
-    known = {"now": guess(500.0, 0), "host": guess(9000.0, 0), "next": guess(100.0)}
-    found = foreseen(snap(30.0, room, prof, predictions=known), profiling=PROFILED_FIRST)
-    assert found.starts_s["now"] == 41.0
-
-
-def test_a_job_waits_for_its_profiling_run_and_those_before_it() -> None:
-    entries = [waits("one", 2), waits("two", 2)]
-    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
-    prof = part(nodes(1, 2, prefix="p"), entries, running, name="prof", profiling=True)
-    snapshot = snap(30.0, part(nodes(1, 4)), prof)
-    found = foreseen(snapshot, profiling=PROFILED_FIRST)
-    assert found.starts_s["one"] == 40.0, "60 s after the job before it"
-    assert 100.0 <= found.starts_s["two"] <= 102.0, "and as long again"
-
-
-def test_a_job_that_slurm_bars_is_given_no_time() -> None:
-    entry = waits("a")
-    barred = type(entry)(entry.job, 0.0, barred="licences", retry_s=60.0)
-    found = foreseen(snap(0.0, part(nodes(1), [barred])))
-    assert found.starts_s == {}
+@pytest.mark.parametrize(("now_s", "rooms", "known", "starts_s"), FORESEEN.values(), ids=FORESEEN)
+def test_when_jobs_will_start(
+    now_s: float, rooms: list[Partition], known: dict[str, Any], starts_s: dict[str, float]
+) -> None:
+    guesses = {job: guess(*said) if isinstance(said, tuple) else guess(said) for job, said in known.items()}
+    profiling = {"carry_on_share": 0.0, "t_prof_s": 60.0, "home_if_room": False, "enabled": len(rooms) > 1}
+    assert foreseen(snap(now_s, *rooms, predictions=guesses), profiling=profiling).starts_s == starts_s
 
 
 def test_the_plan_in_force_comes_first_whatever_would_be_planned_now() -> None:
@@ -372,19 +362,3 @@ def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
     room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
     plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
     assert site_factors(plan) == {"a": 1000, "b": 950, "c": 900}
-
-
-def test_a_start_on_a_node_that_sleeps_is_foreseen_after_its_boot() -> None:
-    """ "a" wakes the node, "b" comes to it while it boots, and what waits for "a" waits for its end."""
-    asleep = replace(nodes(1, 4)[0], boot_s=240.0)
-    room = part((asleep,), [waits("a", 2), waits("b", 2), waits("c", 4)])
-    found = foreseen(snap(0.0, room, predictions={"a": guess(100.0), "b": guess(300.0), "c": guess(1000.0)}))
-    assert found.starts_s == {"a": 240.0, "b": 240.0, "c": 540.0}
-
-
-def test_a_job_whose_node_boots_ends_later_by_that() -> None:
-    boots = replace(nodes(1, 4)[0], boot_s=240.0, boots_since_s=-40.0)
-    here = replace(runs("r", "n1:0-3"), start_s=200.0)
-    room = part((boots,), [waits("a", 4)], [here])
-    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0)}))
-    assert found.starts_s == {"a": 300.0}

@@ -240,45 +240,6 @@ def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
     assert both.placement == on("n0", 0, 1)
 
 
-def slurms_choice(partition: Partition, gpus: int) -> set[str]:
-    """As plain Slurm 24.11 was seen to choose between jobs of one priority: it takes them away in order of their
-    numbers until the job fits on a node, and preempts those of them that stand there."""
-    free = {node.name: node.gpus for node in partition.nodes}
-    for entry in partition.running:
-        free[entry.placement[0].node] -= placement_gpus(entry.placement)
-    gone: dict[str, set[str]] = {node.name: set() for node in partition.nodes}
-    for entry in partition.running:
-        where = entry.placement[0].node
-        free[where] += placement_gpus(entry.placement)
-        gone[where].add(entry.job.id)
-        if free[where] >= gpus:
-            return gone[where]
-    raise AssertionError("the job is too large")
-
-
-def test_victims_lose_less_than_half_of_what_slurms_own_choice_costs_them() -> None:
-    """The median of 30 scenes: three full nodes, scavengers of 1, 2 and 4 GPUs, of ages from minutes to a day."""
-    rng, ratios = random.Random(39), []
-    for _ in range(30):
-        running = []
-        for i in range(3):
-            gpu = 0
-            while gpu < 4:
-                count = min(rng.choice([1, 1, 2, 4]), 4 - gpu)
-                where = on(f"n{i}", *range(gpu, gpu + count))
-                running.append(scavenger(f"s{len(running)}", where, min(rng.lognormvariate(8.5, 1.5), 86400.0)))
-                gpu += count
-        rng.shuffle(running)
-        partition, gpus = full(*running, count=3), rng.choice([1, 2, 4])
-        lost = {entry.job.id: (NOW - entry.start_s) * entry.gpus for entry in running}
-        theirs = sum(map(lost.__getitem__, slurms_choice(partition, gpus)))
-        ours = sum(map(lost.__getitem__, claimed(partition, owner(gpus=gpus)) or ()))
-        assert ours <= theirs
-        ratios.append(ours / theirs)
-    print(f"median {sorted(ratios)[15]:.2f}")
-    assert sorted(ratios)[15] <= 0.5
-
-
 def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:
     """Both partitions see it: with two actions for one job neither would be done."""
     unstable = JobProfile(10.0, 5.0, 4000.0, unstable=True)

@@ -96,6 +96,16 @@ def test_pair_speeds_move_the_ends_exactly() -> None:
     assert cluster.outcomes["a"].end_s == pytest.approx(1900.0)
 
 
+def test_without_mending_the_survivor_of_the_first_placed_stays_slow() -> None:
+    mended, slow = pair(Semantics.PUBLISHED_MENDED, 400.0, 1000.0), pair(Semantics.PUBLISHED, 400.0, 1000.0)
+    for cluster in (mended, slow):
+        run_out(cluster)
+        assert cluster.outcomes["a"].end_s == pytest.approx(100.0 + 400.0 / 0.5)
+    # b has done 200 s when a ends at 900 s; 800 s are left
+    assert mended.outcomes["b"].end_s == pytest.approx(900.0 + 800.0)
+    assert slow.outcomes["b"].end_s == pytest.approx(900.0 + 800.0 / 0.25)
+
+
 def test_the_partner_of_a_parted_job_recovers_and_the_parted_one_starts_over() -> None:
     cluster = pair()
     cluster.advance(500.0)
@@ -141,20 +151,6 @@ def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
     assert len(memory) == 0
     cluster.advance(190.0)
     assert len(memory) == 1
-
-
-@pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40.0), (9, 60.0)])
-def test_a_preempted_job_keeps_its_work_and_pays(gpus: int, cost_s: float) -> None:
-    where = "n1:0-7" if gpus == 8 else "n1:0-7 n2:0"
-    cluster = alone(by("a", gpus, 1000.0), where, {VC: nodes(2)})
-    cluster.advance(300.0)
-    cluster.apply([Action("a", VC, Requeue(WHY))])
-    (waiting,) = cluster.observe().partitions[VC].pending
-    assert (waiting.ran_s, waiting.restarts, waiting.alone) == (300.0, 1, False)
-    start(cluster, "a", where)
-    run_out(cluster)
-    assert cluster.outcomes["a"].end_s == 300.0 + 700.0 + cost_s
-    assert cluster.outcomes["a"].preemptions == 1
 
 
 def in_profiling(item: TraceJob) -> SimulatedCluster:
@@ -205,15 +201,6 @@ def test_a_kept_job_goes_on_where_it_is() -> None:
     run_out(cluster)
     assert cluster.outcomes["a"].end_s == 500.0
     assert not cluster.outcomes["a"].ended_in_profiling
-
-
-@pytest.mark.parametrize(("cold", "t_prof_s"), [(False, 80.0), (True, 240.0)])
-def test_readings_are_shown_only_after_t_prof(cold: bool, t_prof_s: float) -> None:
-    cluster = in_profiling(by("a", 1, 500.0, profile=LIGHT, long_cold_start=cold))
-    cluster.advance(t_prof_s - 0.001)
-    assert member(cluster, PROFILING).profile is None
-    cluster.advance(t_prof_s)
-    assert member(cluster, PROFILING).profile == LIGHT
 
 
 def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:

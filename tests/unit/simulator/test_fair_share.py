@@ -202,7 +202,6 @@ def test_in_a_replay_the_account_that_used_much_waits_longer() -> None:
 
 
 LIGHT = JobProfile(20.0, 10.0, 1000.0)
-JUMBO = JobProfile(99.0, 95.0, 1000.0)
 SETTINGS = settings_from(
     {
         "policy": {

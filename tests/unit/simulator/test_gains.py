@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
 from lucid.cli.console import answer
+from lucid.cli.main import lucidctl
 from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
@@ -21,16 +23,13 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import EpochTable
-from lucid.simulator.compare import applicable, compare_policies
+from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
-    Held,
-    baseline_of,
     gains,
     gains_headline,
     gains_of_runs,
     gains_to_dict,
-    held_text,
     loss_text,
     run_metrics,
     times_baseline,
@@ -38,6 +37,7 @@ from lucid.simulator.metrics import (
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace
 
 HOSTILE = "<script>alert(1)</script>"
@@ -55,14 +55,6 @@ def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
 
 
 PLAIN = run_of("backfill", [0.0, 0.0, 3600.0])
-
-
-def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
-    fifo, lucid = run_of("fifo", [0.0]), run_of("lucid", [0.0])
-    assert baseline_of([lucid, PLAIN]) is PLAIN
-    assert baseline_of([fifo, lucid]) is fifo
-    assert baseline_of([lucid]) is None
-    assert gains_of_runs([lucid], {}) == []
 
 
 def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
@@ -90,22 +82,6 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
-
-
-def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
-    said = held_text(Held(90_000.0, 97_200.0, 208, 30.0), "lucid", "backfill")
-    assert "hold 90,000 GPU-hours under lucid and 97,200 under backfill" in said
-    assert said.endswith("as if the cluster of 208 GPUs had 10 more, day and night.")
-    assert "had 10 fewer" in held_text(Held(97_200.0, 90_000.0, 208, 30.0), "lucid", "backfill")
-    assert held_text(Held(97_200.0, 97_250.0, 208, 30.0), "lucid", "backfill") == "", "nobody would see it"
-    assert held_text(Held(1.0, 2.0, 208, 0.0), "lucid", "backfill") == ""
-    runs = [run_of("backfill", [0.0, 0.0]), run_of("lucid", [0.0, 0.0])]
-    for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
-        run.series.busy_gpu_s = held_s
-        run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
-    (found,) = gains_of_runs(runs, {})
-    assert found.held == Held(1.0, 2.0, 8, 1.0)
-    assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
 
 
 def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
@@ -181,6 +157,12 @@ def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool,
         assert reason is None or reason.startswith("needs ")
 
 
+def test_ablations_are_for_those_who_ask() -> None:
+    assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
+    assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
+    assert "muri-l-2" in ABLATIONS
+
+
 def test_several_processes_find_what_one_finds() -> None:
     heard: list[str] = []
     names = ["fifo", "srtf", "muri-l", "elastic", "tiresias"]
@@ -209,3 +191,10 @@ def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
     assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
+
+
+def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
+    trace = tmp_path / "plain.csv"
+    write_trace(PLAIN_TRACE, trace)
+    with pytest.raises(ConfigError, match="none of the policies can run"):
+        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)

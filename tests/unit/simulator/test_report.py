@@ -1,8 +1,9 @@
-"""The report of a replay."""
+"""The report of a replay: its page, and what it keeps of each job."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import random
@@ -16,14 +17,25 @@ from typing import Any
 
 import pytest
 
+from lucid.cli.replay.simulate import compare, write_run
+from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
-from lucid.html.charts import Scale, Tick, even_ticks, log_duration_ticks, placed, time_ticks
+from lucid.core.placement import NodeGpus
+from lucid.explain.replayed_story import run_story, story_teller
+from lucid.html.charts import time_ticks
 from lucid.html.page import show_change, show_duration
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.report.charts import MOST_POINTS, bar_chart, time_lines
+from lucid.simulator.record import DecisionLog
+from lucid.simulator.report import tables as report_jobs
+from lucid.simulator.report.charts import MOST_POINTS, time_lines
 from lucid.simulator.report.page import write_report
+from lucid.simulator.report.tables import pack_jobs
+from lucid.simulator.scenario import Scenario
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"
 
@@ -224,13 +236,6 @@ def test_synthetic_traces_are_called_so(tmp_path: Path, note: str, said: bool) -
     assert note in page.seen
 
 
-def test_a_policy_looks_the_same_in_every_report(tmp_path: Path, page: Page, four: list[Run]) -> None:
-    together = {series["name"]: series["p"] for series in page.readouts["jct"]["series"]}
-    assert len(set(together.values())) == len(four)
-    for run in four:
-        assert report(tmp_path, [run]).readouts["jct"]["series"][0]["p"] == together[run.policy]
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     tame = report(tmp_path, [make_run("fifo"), make_run("lucid")], notes=["n"])
     runs = [make_run(name, vcs=(HOSTILE, "beta")) for name in ("fifo", f"lucid {HOSTILE}")]
@@ -274,14 +279,6 @@ def test_a_run_without_jobs_still_gives_a_page(tmp_path: Path) -> None:
         write_report(tmp_path / "none.html", "t", [], {})
 
 
-def test_vcs_beyond_what_a_chart_takes_are_in_the_table(tmp_path: Path) -> None:
-    page = report(tmp_path, [make_run("fifo", jobs=400, vcs=[f"vc-{i:03}" for i in range(130)])])
-    bars = [found for found in page.of("rect") if found.get("class") == "bar"]
-    assert len(bars) == 96 + 4
-    assert "34 more are in the table" in page.seen
-    assert "vc-129" in page.words["th"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
@@ -308,36 +305,6 @@ def test_durations_read_well(seconds: float | None, shown: str) -> None:
 )
 def test_changes_are_relative_to_the_reference(value: float, reference: float, shown: str) -> None:
     assert show_change(value, reference) == shown
-
-
-def test_scale_is_linear_or_logarithmic_and_clips() -> None:
-    linear = Scale(0, 100, 300, 100)
-    assert [linear(v) for v in (0, 25, 100, 150, -3)] == [300, 250, 100, 100, 300]
-    log = Scale(1, 10_000, 0, 400, log=True)
-    assert [log(v) for v in (1, 10, 100, 10_000, 0)] == [0, 100, 200, 400, 0]
-    assert Scale(5, 5, 0, 400)(5) == 0
-
-
-@pytest.mark.parametrize(
-    ("high", "whole", "ticks"),
-    [
-        (490, False, [0, 100, 200, 300, 400, 500]),
-        (1, True, [0, 1]),
-        (0, False, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (3, True, [0, 1, 2, 3]),
-    ],
-)
-def test_even_ticks_are_round_and_reach_the_top(high: float, whole: bool, ticks: list[float]) -> None:
-    assert even_ticks(high, whole=whole) == pytest.approx(ticks)
-
-
-def test_log_ticks_are_durations_people_know_and_do_not_touch() -> None:
-    ticks = log_duration_ticks(30, 400 * 86400)
-    assert [tick.label for tick in ticks] == ["1 min", "10 min", "1 h", "6 h", "1 d", "7 d", "30 d", "180 d"]
-    assert [tick.label for tick in placed(Scale(0, 100, 0, 100), [Tick(0, "a"), Tick(30, "b"), Tick(60, "c")])] == [
-        "a",
-        "c",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -376,16 +343,98 @@ def test_lines_are_means_of_equal_spans_on_one_grid() -> None:
     assert lines.peak_pending == [3, 40]
 
 
-def test_bars_are_as_long_as_the_delay_and_start_at_zero() -> None:
-    def figures(delay_s: float) -> dict[str, float]:
-        return {"jobs": 3, **{f"{key}_queue_s": delay_s for key in ("avg", "median", "p90")}}
+def unpacked(text: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
 
-    groups = [{"a": figures(36000), "b": figures(0)}, {"a": figures(18000), "b": {"jobs": 0}}]
-    chart = bar_chart("t", ["a", "b", "c"], [("fifo", 1), ("lucid", 0)], groups)
-    assert chart is not None
-    (first, second), (zero,), none = (group.bars for group in chart.groups)
-    assert first.width == pytest.approx(2 * second.width, abs=0.2)
-    assert zero.width == 1
-    assert none == []
-    assert (first.value, second.value) == ("10.0 h", "5.00 h")
-    assert "a, fifo: 3 jobs, waiting 10.0 h on average" in first.tip
+
+class Log(DecisionLog):
+    def __init__(self, rows: list[DecisionRow]) -> None:
+        super().__init__()
+        for row in rows:
+            self._entries.setdefault(row.job_id, []).append(row)
+
+
+def run_of(*outcomes: JobOutcome, policy: str = "lucid") -> Run:
+    return Run(policy, "history", list(outcomes), Series(), 8, 0, 0.0, 0.0)
+
+
+def outcome(name: str, submit_s: float, start_s: float, end_s: float) -> JobOutcome:
+    where = (NodeGpus("n9", 0b11),)
+    return JobOutcome(
+        Job(name, "vc", 2, submit_s, 0, "ann"), 50.0, start_s, end_s, start_s - submit_s, placement=where
+    )
+
+
+def stays(run: Run, log: DecisionLog | None) -> list[tuple[int, str, int, int, int, int]]:
+    facts = unpacked(pack_jobs([run], [0], {} if log is None else {run.policy: log}).facts)
+    columns = facts["policies"][0]["stays"]
+    return [(job, facts["nodes"][node], *rest) for job, node, *rest in zip(*columns, strict=True)]
+
+
+def test_a_job_stands_where_its_decisions_put_it() -> None:
+    rows = [
+        DecisionRow(10.0, "a", PROFILING, "start", (), "p1:0-1"),
+        DecisionRow(70.0, "a", PROFILING, "release", ()),
+        DecisionRow(70.0, "a", "vc", "hold", ()),
+        DecisionRow(100.0, "a", "vc", "start", (), "n1:0,3 n2:4-5", "b"),
+        DecisionRow(130.0, "a", "vc", "requeue", ()),
+        DecisionRow(150.0, "a", "vc", "start", (), "n1:1"),
+    ]
+    assert stays(run_of(outcome("a", 0.0, 10.0, 200.0)), Log(rows)) == [
+        (0, "p1", 0b11, 10, 60, report_jobs.PROFILED),
+        (0, "n1", 0b1001, 100, 30, report_jobs.SHARED),
+        (0, "n2", 0b110000, 100, 30, report_jobs.SHARED),
+        (0, "n1", 0b10, 150, 50, report_jobs.ALONE),
+    ]
+
+
+def test_a_profiled_job_that_carries_on_keeps_its_place() -> None:
+    rows = [DecisionRow(10.0, "a", PROFILING, "start", (), "p1:0"), DecisionRow(70.0, "a", PROFILING, "keep", ())]
+    assert stays(run_of(outcome("a", 0.0, 10.0, 200.0)), Log(rows)) == [(0, "p1", 1, 10, 190, report_jobs.PROFILED)]
+
+
+def test_without_decisions_a_job_stands_where_it_ended_and_one_that_never_ran_nowhere() -> None:
+    never = JobOutcome(Job("b", "vc", 99, 0.0, 0, "ann"), 50.0)
+    assert stays(run_of(outcome("a", 0.0, 10.0, 60.0), never), None) == [(0, "n9", 3, 10, 50, report_jobs.ALONE)]
+
+
+def test_beyond_the_most_jobs_the_first_by_submission_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_jobs, "MOST_JOBS", 2)
+    run = run_of(*(outcome(str(n), float(-n), 10.0, 20.0) for n in range(4)))
+    pack = pack_jobs([run], [0], {})
+    assert (pack.listed, pack.jobs) == (2, 4)
+    facts = unpacked(pack.facts)
+    assert facts["id"] == ["3", "2"]
+    assert facts["whole"] is False
+
+
+def test_stories_that_would_not_fit_are_named_and_the_policy_looked_at_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [run_of(outcome("a", 0.0, 10.0, 60.0), policy=name) for name in ("fifo", "lucid")]
+    logs = {run.policy: Log([]) for run in runs}
+    whole = pack_jobs(runs, [0, 1], logs, lambda run, o: run.policy, "lucid")
+    assert {name: unpacked(text) for name, text in whole.stories.items()} == {"fifo": ["fifo"], "lucid": ["lucid"]}
+    monkeypatch.setattr(report_jobs, "MOST_BYTES", len(whole.facts) + len(whole.stories["lucid"]))
+    less = pack_jobs(runs, [0, 1], logs, lambda run, o: run.policy, "lucid")
+    assert list(less.stories) == ["lucid"]
+    assert less.without == ["fifo"]
+
+
+def test_jobs_tell_what_explain_tells_and_take_their_share_of_five_mib(tmp_path: Path) -> None:
+    """10,000 jobs may take 5 MiB: 524 bytes each, of which 30 are left for the charts."""
+    jobs = 400
+    trace = synthesise(preset("month-small").resized(jobs, None), 6)
+    scenario = Scenario(trace, vc_layout("month-small"))
+    metrics, runs, logs = compare(scenario, ("fifo", "lucid"), keep_decisions=True)
+    tell = story_teller(logs)
+    pack = pack_jobs(runs, [1, 0], logs, tell, "lucid")
+    assert set(pack.stories) == {"fifo", "lucid"}
+    assert (len(pack.facts) + sum(map(len, pack.stories.values()))) / jobs < 494
+    write_run(tmp_path, scenario, runs, metrics, logs, ())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert pack.facts in page
+    stories = unpacked(pack.stories["lucid"])
+    for i in range(0, jobs, 39):
+        name = unpacked(pack.facts)["id"][i]
+        assert stories[i] == run_story(tmp_path / "lucid", name)[0].text(10_000)

@@ -96,6 +96,12 @@ def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked
     assert bool(why) is bool(scenario.not_profiled)
 
 
+@pytest.mark.parametrize(("policy", "jct_s"), [("fifo", 100.0), ("sjf", 100.0), ("srtf", 101.0), ("tiresias", 101.0)])
+def test_published_loops_notice_an_end_one_tick_late(policy: str, jct_s: float) -> None:
+    assert ran(Scenario(ONE, {"vc": 1}, semantics=Semantics.PUBLISHED), policy)["j"].jct_s == jct_s
+    assert ran(Scenario(ONE, {"vc": 1}), policy)["j"].jct_s == 100.0
+
+
 @pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
 def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any]) -> None:
     jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
@@ -122,6 +128,22 @@ def test_packing_models_answer_beside_given_estimates(given: bool) -> None:
     assert (found.share_score, found.share_source) == (2, "share tree")
     assert (found.duration_s == 77.0) is given
     assert found.share_splits is not None
+
+
+def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
+    trace = a_trace(
+        by("short", 1, 50.0), by("one", 1, 200.0, rank=1), by("two", 1, 300.0, rank=2), by("wide", 8, 400.0, rank=3)
+    )
+    scenario = Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED)
+    outcomes = ran(scenario, "lucid")
+    assert outcomes["short"].ended_in_profiling
+    assert outcomes["short"].job.vc == "vc"
+    assert outcomes["short"].jct_s == 50.0
+    # two GPUs profile: the third job waits 50 s for one; that counts as its queueing, yet it started at once
+    assert (outcomes["one"].queue_s, outcomes["one"].jct_s) == (0.0, 201.0)
+    assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
+    assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
+    assert simulate(scenario, "lucid").total_gpus == 34
 
 
 HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"

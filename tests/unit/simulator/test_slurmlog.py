@@ -16,11 +16,8 @@ from lucid.accounting.values import ENDED, NOT_ENDED, limit_s, state_of
 from lucid.cli.main import lucidctl
 from lucid.errors import TraceError
 from lucid.models.duration.jobtable import read_jobs
-from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.presets import preset
 from lucid.simulator.traces.read import read_trace, sniff
-from lucid.simulator.traces.synth import synthesise
-from lucid.simulator.traces.window import finished_jobs, read_finished
+from lucid.simulator.traces.window import read_finished
 from lucid.slurm.accounting import accounted_from
 
 DOCUMENTED, PUBLIC = HEADERLESS
@@ -207,18 +204,6 @@ def test_every_trace_is_read_as_finished_jobs(file: str) -> None:
     assert len(table) >= len(trace.jobs)
     assert np.isfinite(table.submit_s).all()
     assert set(table.gpus.tolist()) >= {float(item.job.gpus) for item in trace.jobs}
-
-
-def test_a_trace_keeps_users_sizes_waits_and_calendar(tmp_path: Path) -> None:
-    made = synthesise(preset("month-small").resized(300, None), 4)
-    write_trace(made, tmp_path / "month.csv")
-    table = read_finished(tmp_path / "month.csv")
-    assert table.user.tolist() == [item.job.user or None for item in made.jobs]
-    assert table.duration_s.tolist() == [item.duration_s for item in made.jobs]
-    assert made.epoch_s is not None
-    assert table.submit_s[0] == made.jobs[0].job.submit_s + made.epoch_s
-    assert (table.end_s >= table.submit_s + table.duration_s).all()
-    assert np.array_equal(finished_jobs(made).end_s, table.end_s)
 
 
 def test_what_is_neither_names_what_can_be_read(tmp_path: Path) -> None:

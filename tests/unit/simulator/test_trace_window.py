@@ -119,7 +119,8 @@ def test_options_choose_days_nodes_and_walls(command: str, log: Path, tmp_path: 
     assert said(*plain, "--pool", "--nodes", "2")["vcs"] == {"pool": 2}
     assert said(*plain)["vcs"] == {"a": 1, "b": 1}
     assert said(*plain, "--pool")["vcs"] == {"pool": 2}, "as many nodes as with walls"
-    assert said(*plain, "--days", "1")["load"] is None, "one job"
+    assert said(*plain, "--days", "1", "--out", tmp_path / "out")["load"] is None, "one job"
+    assert (tmp_path / "out/report.html").exists()
     part = said(*plain, "--from", "2020-09-04", "--days", "3", "--gpus-per-node", "2", "--load", "0.01")
     assert part["jobs"] == 3
     assert part["notes"][:2] == [

@@ -167,18 +167,6 @@ def finish(training: Training) -> float:
     raise AssertionError("never done")
 
 
-def test_a_job_without_an_agent_keeps_its_batch_and_takes_as_long_as_it_says(app: Application) -> None:
-    truth = learning(app, 512)
-    training = truth.begin(a_job("a"), False)
-    training.place((4,), 30.0)
-    assert training.progress().batch == 512
-    assert finish(training) == pytest.approx(30.0 + truth.epochs * truth.epoch_s(4)[3], rel=1e-9)
-    report = training.progress()
-    assert report.epochs == pytest.approx(truth.epochs)
-    assert report.epoch_s == ((4, pytest.approx(truth.epoch_s(4)[3])),)
-    assert (report.step_model, report.gradient) == ((), None)
-
-
 def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Application) -> None:
     truth = learning(app, INIT)
     without, agent = truth.begin(a_job("a"), False), truth.begin(a_job("a"), True)
@@ -195,9 +183,10 @@ def test_an_agent_fits_its_step_times_chooses_a_batch_and_is_done_sooner(app: Ap
     assert finish(agent) < 0.9 * finish(without)
 
 
-def test_a_pinned_batch_stays_with_an_agent_that_reports(app: Application) -> None:
-    training = type(learning(app))(app, 256, True).begin(a_job("a"), True)
-    training.place((4,), 0.0)
-    finish(training)
-    assert training.progress().batch == 256
-    assert training.progress().step_model
+def test_the_command_says_which_settings_come_with_the_trace(profiles: Path) -> None:
+    path = workload(profiles, f"{HEADER}a,0,made,2,256\nb,30,made,2,256\n", "two.csv")
+    args = ["simulate", str(path), "--nodes", "2", "--gpus-per-node", "4", "--policy", "optimus"]
+    result = CliRunner().invoke(lucidctl, [*args, "--policy", "tiresias"], catch_exceptions=False)
+    assert result.exit_code == 0
+    words = " ".join(result.output.split())
+    assert "optimus.interval_s = 60.0, optimus.epochs_left = measured" in words

@@ -11,10 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 from msgspec import structs
 
-from builders import HEAVY, LIGHT, at
+from builders import LIGHT, at
 from fake_slurm import unsealed
 from lucid.core.decision import Action, EndProfiling, Requeue, Start
-from lucid.core.job import Stage
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.client import Changes
@@ -149,21 +148,6 @@ def test_a_requeued_job_was_submitted_when_its_user_did_so(stage: Scene) -> None
     assert entry.job.submit_s == submitted_s < stage.slurm.now
 
 
-def test_a_start_that_does_not_come_about_is_taken_back(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 4)
-    stage.slurm.submit("x", "vc", 1, mark="somebody's", held=False)
-    assert stage.start("1", "n1:0-3") is None
-    (entry,) = [e for e in stage.look().running if e.job.id == "1"]
-    assert (entry.placement, entry.stage) == (at("n1:0-3"), Stage.MAIN), "under way counts as there"
-    stage.slurm.advance(31.0)
-    (words,) = stage.mend()
-    assert words == "job 1: did not start (Slurm: Resources); tried again in 10 s"
-    assert stage.store.actions("1")[-2].detail == "n1:0-3 (Slurm: Resources)"
-    assert stage.slurm.records["1"].held
-    assert stage.request("1") == Request(tres_per_node="gres/gpu:4")
-    assert [e.job.id for e in stage.look().pending] == ["1"]
-
-
 def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: Scene) -> None:
     stage.jobs("1 2 3")
     stage.known("2")
@@ -231,22 +215,6 @@ def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> No
     stage.slurm._set("2", comment="lucid:held")  # by its user
     stage.modes["vc"] = Mode.OBSERVE
     assert [e.job.id for e in stage.look().pending] == ["1"]
-
-
-def test_a_job_known_from_an_earlier_run_is_not_profiled_again(stage: Scene) -> None:
-    stage.sampler.profiles["1"] = HEAVY
-    stage.new = {"1", "2"}
-    stage.slurm.submit("1", "vc", 1, name="train")
-    stage.slurm.submit("2", "vc", 1, name="train")
-    assert [e.job.id for e in stage.look("prof").pending] == ["1", "2"]
-    stage.start("1", "p1:0", room="prof")
-    assert stage.look("prof").running[0].stage is Stage.PROFILE
-    stage.slurm.advance(100.0)
-    (entry,) = stage.look().pending
-    assert (entry.job.id, entry.profile) == ("2", replace(HEAVY, workload="ada/train"))
-    assert not stage.look("prof").pending
-    assert stage.start("2", "n1:0") is None
-    assert stage.slurm.records["2"].partition == "vc"
 
 
 def test_a_user_may_opt_out_of_sharing(stage: Scene) -> None:

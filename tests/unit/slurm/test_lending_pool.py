@@ -56,7 +56,7 @@ class Lenders(Site):
         self, folder: Path, machines: list[SlurmNode], lending: str = "borrow", gss: int = 0, **daemon: Any
     ) -> None:
         super().__init__(
-            folder, machines=machines, policy={"packing": {"gss": gss}, "lending": {"mode": lending}},
+            folder, machines=machines, rules={"packing": {"gss": gss}, "lending": {"mode": lending}},
             **{"partitions": {"a": "pack", "b": "pack"}, "first_guess_s": 500.0, "pool": POOL, **daemon},
         )  # fmt: skip
         self.sampler.after_s = 5.0

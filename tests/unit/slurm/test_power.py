@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from daemon_site import Site
 from fake_slurm import fake_node
 from lucid.core.decision import Requeue
 from lucid.slurm.heartbeat import WakeFile
@@ -103,23 +101,6 @@ def test_a_start_on_a_sleeping_node_is_under_way_while_it_boots_and_no_run_time(
     assert [verb for _, verb in stage.slurm.writes] == ["update", "release"]
 
 
-def test_explain_says_for_how_long_a_node_still_boots(tmp_path: Path) -> None:
-    site = Site(tmp_path, restarts=None)
-    site.slurm.sleep("n1", "n2")
-    site.submit("1", 1)
-    site.turns(3.0)
-    assert "- n1 sleeps; a boot takes about 5 min" in site.ctl("explain", "1")
-    site.turns(58.0)
-    told = site.ctl("explain", "1")
-    assert "now: n1 boots, about 4" in told or "now:" not in told
-    site.slurm.sleep("p1")
-    site.submit("2", 4)
-    site.turns(30.0)
-    assert "now: n2 boots, about " in site.ctl("explain", "2"), "by what was learned of n1"
-    site.turns(60.0)
-    assert "now:" not in site.ctl("explain", "2")
-
-
 def test_how_long_boots_take_is_learned_and_kept(stage: Scene) -> None:
     stage.slurm.sleep("n1", "n2")
     stage.jobs("1")
@@ -194,12 +175,6 @@ def test_nodes_are_not_asked_for_where_nothing_waits(stage: Scene) -> None:
     assert (stage.slurm.reads - reads, stage.slurm.asked_states) == (20, 0)
 
 
-def test_what_an_earlier_lucidd_kept_of_boots_may_be_anything() -> None:
-    odd = {"n1": "x", "n2": [1, "y", -4, 1e9], "n3": None, 4: [3]}
-    assert Power(odd).boots == {"n2": [1.0]}
-    assert replace(WAKES).wakes
-
-
 class Stop(threading.Event):
     """Counts what was waited for, and waits for none of it."""
 
@@ -241,10 +216,3 @@ def test_without_the_file_time_passes(tmp_path: Path) -> None:
     stop = Stop()
     WakeFile(tmp_path / "none").wait(stop, 0.0, 60.0)
     assert len(stop.waited) == 4
-
-
-def test_told_to_stop_it_stops(wake: WakeFile) -> None:
-    stop = Stop()
-    stop.set()
-    wake.wait(stop, 0.0, 60.0)
-    assert len(stop.waited) == 1

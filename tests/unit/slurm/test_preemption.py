@@ -107,16 +107,6 @@ def test_by_qos() -> None:
         assert BY_QOS.yields(stage.slurm.records[qos], ("vc",)) == yields
 
 
-def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> None:
-    stage = scene()
-    scavenger(stage, "s", "n1:0-1")
-    stage.jobs("own")
-    stage.start("own", "n2:0")
-    seen = {entry.job.id: (entry.yields, entry.alone) for entry in stage.look().running}
-    assert seen["s"] == (Yields(), True)
-    assert seen["own"][0] is None
-
-
 def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
     stage.cluster.observe()
     return stage.do(job_id, Start(at(where), (), preempts=victims, lost_gpu_s=(3600.0,) * len(victims)))
@@ -217,25 +207,6 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
     assert words(stage, "b") == ["preempted for job own"]
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
-
-
-def test_who_ended_by_itself_or_went_for_another_job_was_not_preempted_for_this_one() -> None:
-    stage = scene()
-    for name, where in (("a", "n1:0"), ("b", "n1:1"), ("c", "n1:2")):
-        scavenger(stage, name, where)
-    stage.slurm.limits = lambda job: "Priority" if job.id in ("one", "two") else ""
-    stage.jobs("one two")
-    assert claim(stage, "one", "n1:0", "a") is None
-    assert claim(stage, "two", "n1:1", "b") is None
-    for name in ("a", "b"):
-        stage.slurm._set(name, state="PENDING", placement=(), restarts=1)
-    stage.slurm._set("c", state="COMPLETED", placement=())
-    for name, where in (("one", "n1:0"), ("two", "n1:1")):
-        stage.slurm._set(name, state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None")
-    assert stage.mend() == []
-    assert words(stage, "one")[-1] == "preempts a for its GPUs"
-    assert words(stage, "two")[-1] == "preempts b for its GPUs"
-    assert words(stage, "c") == []
 
 
 def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
@@ -505,11 +476,6 @@ def test_a_job_that_names_features_of_the_node_asks_for_its_gpus_by_address(feat
     assert claim(stage, "own", "n1:0", "a") is None
     assert stage.request("own").req_nodes == ("n1" if pinned else "")
     assert (stage.request("own").tres_per_node == "gres/gpu:g0:1") is pinned
-
-
-def test_without_preemption_nothing_is_asked_of_accounts() -> None:
-    assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
-    assert preemption_from({}) == NO_PREEMPTION
 
 
 def node(name: str, *partitions: str) -> SlurmNode:

@@ -265,22 +265,6 @@ def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene
     assert stage.store.notes()["1"].tries == 0
 
 
-def test_a_start_that_succeeds_forgets_the_tries_before(stage: Scene) -> None:
-    stage.slurm.limits = lambda job: "PartitionNodeLimit"
-    stage.slurm.submit("1", "vc", 1)
-    stage.start("1", "n1:0")
-    stage.mend()
-    assert stage.store.notes()["1"].tries == 1
-    stage.slurm.limits = lambda job: ""
-    stage.slurm.advance(10.0)
-    stage.start("1", "n1:0")
-    stage.mend()
-    assert (stage.store.notes()["1"].tries, stage.slurm.records["1"].state) == (1, "RUNNING"), "too early to tell"
-    stage.slurm.advance(30.0)
-    stage.mend()
-    assert (stage.store.notes()["1"].tries, stage.slurm.records["1"].state) == (0, "RUNNING")
-
-
 def test_a_job_that_the_profiling_partition_does_not_take_goes_home_unprofiled(stage: Scene) -> None:
     stage.new = {"1"}
     stage.slurm.submit("1", "vc", 1)

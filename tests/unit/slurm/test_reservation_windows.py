@@ -311,29 +311,6 @@ def test_every_release_tells_the_same(path: Path) -> None:
     assert {name: one.cores for name, one in found.items() if one.cores} in ({"cores": (("n1", 4),)}, {})
 
 
-def raw(**changed: Any) -> dict[str, Any]:
-    return {"name": "w", "node_list": "n[1-2]", "start_time": 100, "end_time": 200, "flags": ["MAINT"]} | changed
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"node_list": "n[1-"}, {"start_time": None}, {"end_time": 50}, {"end_time": 1e300}, {"name": ""}, {"name": 5},
-     {"core_specializations": [{"node": "n1", "core": "x"}]}, {"core_specializations": [5]}],
-)  # fmt: skip
-def test_one_that_cannot_be_read_is_left_out_and_the_others_are_not(changed: dict[str, Any]) -> None:
-    left_out = LeftOut()
-    found = reservations_from({"reservations": [raw(**changed), raw(name="other"), None]}, left_out)
-    assert [one.name for one in found] == ["other"]
-    assert left_out.summary()["reservations"]["now"] == 2
-
-
-@pytest.mark.parametrize("key", ["node_list", "start_time", "end_time", "flags"])
-def test_one_that_lacks_what_every_slurm_has_told_is_left_out(key: str) -> None:
-    record = raw()
-    del record[key]
-    assert reservations_from({"reservations": [record]}) == []
-
-
 def test_an_answer_that_is_none_is_an_error_and_one_without_reservations_is_not() -> None:
     with pytest.raises(ClusterError):
         reservations_from({"errors": []})

@@ -210,13 +210,6 @@ def test_accounting_that_does_not_answer_is_no_silence_of_slurm(tmp_path: Path) 
 NODES = ["slurm", "render", "--nodes", "n[1-2]:gpus=2,type=a100"]
 
 
-def test_render_prints_each_file_under_its_name() -> None:
-    done = CliRunner().invoke(lucidctl, [*NODES, "--partition", "vc=n1", "--profiling", "prof=n2"])
-    assert done.exit_code == 0
-    assert "### gres.conf\n" in done.output
-    assert "PartitionName=vc Nodes=n1 Default=YES\nPartitionName=prof Nodes=n2\n" in done.output
-
-
 def test_render_as_json_and_into_a_folder_give_the_same_texts(tmp_path: Path) -> None:
     done = CliRunner().invoke(lucidctl, [*NODES, "--json", "--out", str(tmp_path)])
     texts = json.loads(done.output)

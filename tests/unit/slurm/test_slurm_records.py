@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,45 +179,38 @@ def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks", "throttle"),
-    [("1-5%2", [1, 2, 3, 4, 5], 2), ("0-10:5,12", [0, 5, 10, 12], None), ("3", [3], None), ("", [], None)],
-)
-def test_array_tasks(text: str, tasks: list[int], throttle: int | None) -> None:
-    assert array_tasks(text, 100) == (tasks, throttle)
-    assert array_tasks(text, 2)[0] == tasks[:2]
-
-
-@pytest.mark.parametrize(
-    ("text", "mask"),
+    ("read", "text", "found"),
     [
-        ("gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2)", 0b101),
-        ("gpu:a100:4(IDX:0-2,5)", 0b100111),
-        ("shard:g1:1(0/2,1/2,0/2,0/2),shard:g3:1(0/2,0/2,0/2,1/2)", 0b1010),
-        ("craynetwork:1", 0),
-        ("", 0),
+        (lambda text: array_tasks(text, 100), "1-5%2", ([1, 2, 3, 4, 5], 2)),
+        (lambda text: array_tasks(text, 2), "1-5%2", ([1, 2], 2)),
+        (lambda text: array_tasks(text, 100), "0-10:5,12", ([0, 5, 10, 12], None)),
+        (lambda text: array_tasks(text, 2), "0-10:5,12", ([0, 5], None)),
+        (lambda text: array_tasks(text, 100), "3", ([3], None)),
+        (lambda text: array_tasks(text, 100), "", ([], None)),
+        (gpu_mask, "gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2)", 0b101),
+        (gpu_mask, "gpu:a100:4(IDX:0-2,5)", 0b100111),
+        (gpu_mask, "shard:g1:1(0/2,1/2,0/2,0/2),shard:g3:1(0/2,0/2,0/2,1/2)", 0b1010),
+        (gpu_mask, "craynetwork:1", 0),
+        (gpu_mask, "", 0),
+        (gpu_count, "gres/gpu:a100:2,gres/gpu:t4:1", 3),
+        (memory_mib, "cpu=2,mem=1.50G,node=1", 1536),
+        (memory_mib, "cpu=2", 0),
+        (parse_mark, "", None),
+        (parse_mark, "by hand", None),
+        (parse_mark, "xlucid:vc=a", None),
+        (parse_mark, '{"lucid": 1}', None),
+        (parse_mark, "lucid:", {}),
+        (parse_mark, "lucid:vc=a;;=;x;y==;" + "z" * 1024, {"vc": "a", "": "", "y": "="}),
     ],
 )
-def test_gpus_of_one_node(text: str, mask: int) -> None:
-    assert gpu_mask(text) == mask
+def test_the_small_languages_are_read(read: Callable[[str], Any], text: str, found: Any) -> None:
+    assert read(text) == found
 
 
 def test_requests_are_written_as_they_are_read() -> None:
     text = shard_request(["g1", "g3"])
     assert text == "gres/shard:g1:1,gres/shard:g3:1"
     assert (gpu_count(text), is_shards(text), shard_types(text)) == (2, True, ["g1", "g3"])
-    assert gpu_count("gres/gpu:a100:2,gres/gpu:t4:1") == 3
-    assert memory_mib("cpu=2,mem=1.50G,node=1") == 1536
-    assert memory_mib("cpu=2") == 0
-
-
-@pytest.mark.parametrize("comment", ["", "by hand", "xlucid:vc=a", '{"lucid": 1}'])
-def test_other_peoples_comments_are_not_ours(comment: str) -> None:
-    assert parse_mark(comment) is None
-
-
-def test_strange_marks_are_harmless() -> None:
-    assert parse_mark("lucid:") == {}
-    assert parse_mark("lucid:vc=a;;=;x;y==;" + "z" * 1024) == {"vc": "a", "": "", "y": "="}
 
 
 SILENT = {

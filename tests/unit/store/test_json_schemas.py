@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from test_plan_records import written
 
 from daemon_site import Site
-from json_schemas import FOLDER, Recorder, closed, commands, name_of, schema_from, schema_of, trouble_with
+from json_schemas import FOLDER, commands, schema_of
 from lucid.cli.main import lucidctl
 from lucid.core.decision import EndProfiling
 from lucid.orchestrator.policies.shadow import Kept
@@ -59,31 +59,6 @@ def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lucid.cli.site.slurm.make_client", lambda *_: site.slurm)
     monkeypatch.setattr(site.slurm, "close", lambda: None, raising=False)
     assert "over" in run("slurm", "lending", "--config", tmp_path / "lucid.toml")["text"]
-
-
-def test_a_member_that_goes_comes_or_changes_its_kind_is_noticed() -> None:
-    good = {"partitions": [], "x": 1}
-    recorder = Recorder()
-    recorder.take("mode", {"a": 1, "b": [{"c": "x"}], "modes": {"vc": "pack"}})
-    recorder.take("mode", {"a": None, "b": [], "modes": {"other": "order"}, "late": True})
-    schema = closed(schema_from("mode", recorder._seen["mode"]))
-    check = Draft202012Validator(schema).is_valid
-    assert check({"a": 2.5, "b": [{"c": "y"}], "modes": {"any": "x"}})
-    for bad in (
-        {"b": [], "modes": {}},
-        {"a": "1", "b": [], "modes": {}},
-        {"a": 1, "b": [{}], "modes": {}},
-        {"a": 1, "b": [], "modes": {"vc": 1}},
-        {"a": 1, "b": [], "modes": {}, "new": 1},
-    ):
-        assert not check(bad), bad
-    assert trouble_with("mode", good)
-
-
-def test_a_call_is_known_by_its_words() -> None:
-    assert name_of(lucidctl, ["models", "evaluate", "duration", "x.csv", "--json"]) == "models evaluate"
-    assert name_of(lucidctl, ["--help"]) is None
-    assert name_of(commands()["gpu"], ["--json"]) == "gpu"
 
 
 def test_a_record_of_0_1_is_read_and_its_names_are_written() -> None:

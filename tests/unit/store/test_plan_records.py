@@ -1,4 +1,4 @@
-"""Records of plans, and the recorder."""
+"""Records of plans, the recorder, and what plans leave for the next, which outlives the daemon."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from msgspec import to_builtins
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
+from daemon_site import Site
+from fake_slurm import fake_node
 from lucid.binder.candidates import CalmSince
 from lucid.binder.contention import contention_speeds
 from lucid.cli.main import lucidctl
@@ -26,13 +28,16 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FreeGpus
 from lucid.core.reasons.sharing import SameGpus, SameUser
 from lucid.core.snapshot import Snapshot
+from lucid.daemon import policies as policy_memory
+from lucid.daemon.policies import PolicyMemory
 from lucid.errors import StoreError
 from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.policies.lucid.plan import promise_kept
+from lucid.orchestrator.policies.shadow import Kept
 from lucid.places import Mode
 from lucid.store.lease import IN_MEMORY
 from lucid.store.plan_records import (
     PlanRecorder,
-    lucid_version,
     prune_records,
     read_record,
     record_bytes,
@@ -96,16 +101,6 @@ def written(folder: Path, snapshot: Snapshot | None = None, predictor: Any = Non
     return path
 
 
-def test_a_record_is_enough_to_plan_again(tmp_path: Path) -> None:
-    record = read_record(written(tmp_path))
-    assert record.policy == "lucid"
-    assert record.settings == RULES
-    assert record.code == lucid_version()
-    assert record.contexts[0].answers  # the pairs that were weighed
-    assert replan(record) == record.plans
-    assert b'"c"' in record.plans[VC]
-
-
 @pytest.mark.parametrize("said", ["failed", None])
 def test_that_the_predictor_said_no_speeds_is_part_of_it(tmp_path: Path, said: Any) -> None:
     record = read_record(written(tmp_path, predictor=FixedPredictor(speed=lambda a, b: said)))
@@ -130,19 +125,6 @@ def test_what_the_predictor_said_is_part_of_it(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(data).encode()))
     record = read_record(path)
     assert replan(record) != record.plans
-
-
-def test_a_kept_plan_is_recorded_with_what_it_was_made_from(tmp_path: Path) -> None:
-    made = PolicyHost(lambda heard: policy("fifo", heard), FixedPredictor())
-    full = part(nodes(1, 1), [waits("b")], [runs("a", "n1:0")])
-    made.plan(snap(100.0, full))
-    other = part(nodes(1, 1, "m"), [waits("c", vc="w")], name="w")
-    plan = made.plan(snap(200.0, full, other))
-    path = tmp_path / "r"
-    path.write_bytes(record_bytes(plan, made.made_from(), "fifo", RULES))
-    record = read_record(path)
-    assert {name: record.contexts[i].snapshot.now_s for name, i in record.context.items()} == {VC: 100.0, "w": 200.0}
-    assert replan(record) == record.plans
 
 
 def record_cycles(folder: Path, times_s: list[float], every_s: float, most_mib: float = 10.0) -> PlanRecorder:
@@ -250,6 +232,12 @@ def test_a_policy_of_another_package_may_remember_its_own_nouns() -> None:
     assert value_from_json(value_to_json(Foreign(2.0))) == Foreign(2.0)
 
 
+def recording(store: SqliteStore | None = None) -> tuple[SqliteStore, StoreRecorder]:
+    store = store or SqliteStore(IN_MEMORY)
+    token = store.take_lease("me", 0.0, 60.0).token
+    return store, StoreRecorder(store, token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
+
+
 FULL = FreeGpus(1, 0, 0, False)
 NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
 
@@ -263,23 +251,19 @@ NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
     ],
 )
 def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     for at_s, reasons in enumerate([(NOBODY, FULL), second, second]):
         plan = Plan(float(at_s), {"vc": PartitionPlan({"1": Hold(reasons)})})
         recorder.record(snap(plan.now_s), plan, [])
     assert len(store.decisions("1")) == kept
-    again = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    _, again = recording(store)
     last = Plan(9.0, {"vc": PartitionPlan({"1": Hold(second)})})
     again.record(snap(9.0), last, [])
     assert len(store.decisions("1")) == kept, "after a restart it is no news either"
 
 
 def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     part_plan = PartitionPlan({"1": Hold((NOBODY,))})
 
     def locked(*_: object) -> None:
@@ -294,9 +278,7 @@ def test_what_the_store_did_not_take_is_kept_in_the_next_cycle(monkeypatch: pyte
 
 
 def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK}, policy={"name": "lucid"})
+    store, recorder = recording()
     partition = part(nodes(1), [waits("1")])
     for at_s, reason in ((0.0, NOBODY), (10.0, FULL)):
         recorder.record(snap(at_s, partition), Plan(at_s, {"vc": PartitionPlan({"1": Hold((reason,))})}), [])
@@ -308,12 +290,123 @@ def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
 
 
 def test_where_nothing_changes_the_picture_is_a_minute_old_at_the_most() -> None:
-    store = SqliteStore(IN_MEMORY)
-    lease = store.take_lease("me", 0.0, 60.0)
-    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    store, recorder = recording()
     partition, plan = part(nodes(1), [waits("1")]), PartitionPlan({"1": Hold((FULL,))})
     drawn = []
     for at_s in (0.0, 10.0, 59.0, 61.0, 100.0, 130.0):
         recorder.record(snap(at_s, partition), Plan(at_s, {"vc": plan}), [])
         drawn.append(store.view("snapshot")["now_s"])
     assert drawn == [0.0, 0.0, 0.0, 61.0, 61.0, 130.0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "lucid.db")
+
+
+CALM = {"vc": CalmSince(12.5)}
+
+
+def test_a_memory_is_kept_for_the_policy_that_left_it(store: SqliteStore) -> None:
+    PolicyMemory(store, "lucid").keep(CALM)
+    assert PolicyMemory(store, "lucid").load() == CALM
+    assert PolicyMemory(store, "fifo").load() == {}
+
+
+def test_it_is_written_when_due_and_at_the_end(store: SqliteStore) -> None:
+    memory = PolicyMemory(store, "lucid")
+    memory.keep({})
+    assert store.view("policy_memory") is None  # most policies leave nothing
+    memory.keep(CALM)
+    later = {"vc": CalmSince(None)}
+    memory.keep(later)
+    assert PolicyMemory(store, "lucid").load() == CALM
+    memory.keep(later, now=True)
+    assert PolicyMemory(store, "lucid").load() == later
+    memory.keep({}, now=True)
+    assert PolicyMemory(store, "lucid").load() == {}
+
+
+def test_what_cannot_be_kept_of_one_partition_costs_no_other(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = PolicyMemory(store, "lucid")
+    for _ in range(2):
+        memory.keep({**CALM, "odd": object()}, now=True)
+    assert PolicyMemory(store, "lucid").load() == CALM
+    assert [record.message for record in caplog.records if "not kept" in record.message] != []
+    assert len(caplog.records) == 1
+
+
+class Promised(Site):
+    """A VC of one node, with a promise of two hours beyond plain order."""
+
+    def __init__(self, folder: Path) -> None:
+        rules = {"profiling": {"enabled": False}, "fairness": {"beyond_plain_s": 7200.0}}
+        super().__init__(folder, machines=[fake_node("n1", "vc")], rules=rules)
+
+    def turn(self, count: int) -> None:
+        for _ in range(count):
+            self.daemon.turn()
+            self.slurm.advance(5.0)
+
+    @property
+    def kept(self) -> Kept | None:
+        return promise_kept(memory(self))
+
+
+def memory(site: Promised) -> Mapping[str, object]:
+    return site.daemon._cycles.memory
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Promised:
+    made = Promised(tmp_path)
+    for name in "123":
+        made.slurm.submit(name, "vc", 1, run_s=9000.0)
+    made.turn(3)
+    assert made.kept == Kept(7200.0, 3)
+    return made
+
+
+def test_the_shadow_and_its_tally_outlive_a_restart(site: Promised) -> None:
+    site.daemon.stop()
+    site.start()
+    site.turn(1)
+    assert site.kept == Kept(7200.0, 3)
+
+
+def test_they_outlive_a_kill_but_for_what_was_not_yet_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_memory, "_LEAST_EVERY_S", 0.0)
+    monkeypatch.setattr(policy_memory, "_COST", 0.0)
+    site = Promised(tmp_path)
+    site.slurm.submit("1", "vc", 1, run_s=9000.0)
+    site.turn(3)
+    site.slurm.submit("2", "vc", 1, run_s=9000.0)  # while nobody looks
+    site.start()
+    site.turn(3)
+    assert site.kept == Kept(7200.0, 2)
+
+
+def test_another_cycle_of_the_same_daemon_goes_on_with_it(site: Promised) -> None:
+    assert site.daemon._cycles._make_cycle().memory is memory(site)
+
+
+def test_another_promise_is_tallied_anew(site: Promised) -> None:
+    site.daemon.stop()
+    site.settings = site.settings.changed({"policy.fairness.beyond_plain_s": 3600.0})
+    site.start()
+    site.turn(1)
+    assert site.kept == Kept(3600.0, 0)
+
+
+def test_a_full_disk_at_the_end_does_not_keep_the_lease(site: Promised, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str, data: object) -> None:
+        raise StoreError("no space left")
+
+    site.turn(1)
+    site.slurm.submit("4", "vc", 1, run_s=9000.0)
+    site.turn(1)
+    monkeypatch.setattr(site.store, "put_view", full)
+    site.daemon.stop()
+    assert site.store.lease() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import sqlite3
@@ -168,15 +167,6 @@ def test_bytes_overwritten_in_the_middle_are_found_though_nobody_reads_there(
     assert site.store.notes()
 
 
-def test_an_idle_daemon_notices_too(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.turns(20.0)
-    delete_all(site)
-    site.turns(10.0)
-    assert (tmp_path / "lucid.db").exists()
-    assert site.store.lease() is not None
-
-
 def test_a_folder_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     site = Site(tmp_path / "state")
@@ -299,24 +289,6 @@ def test_closing_the_deleted_file_leaves_the_journal_of_the_new_one_alone(tmp_pa
     assert set(store.notes()) == set(SqliteStore(tmp_path / "lucid.db").notes()) == {"new"}
     other.put_notes([JobNote("newer")], lease.token)
     assert set(store.notes()) == {"new", "newer"}
-
-
-def test_a_second_daemon_waits_until_the_first_has_noticed(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    first = site.daemon
-    delete_all(site)
-    second = site.start("two")
-    second.turn()
-    assert second.cluster is None, "the first may be in the middle of a turn"
-    assert any("another lucidd may still act" in str(getattr(r, "facts", "")) for r in caplog.records)
-    site.turns(8.0, first)
-    lease = site.store.lease()
-    assert lease.holder == "one"
-    second.turn()
-    assert second.cluster is None
-    first.stop()
-    site.turns(8.0, second)
-    assert second.cluster is not None
 
 
 def test_a_damaged_store_is_moved_aside_while_lucidd_runs(site: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,6 @@ from lucid.core.prediction import Prediction, prediction_to_dict
 from lucid.daemon.build import open_store
 from lucid.daemon.learning.models import WithContention
 from lucid.errors import StoreError
-from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, PairMemoryFile, WithMemory
 from lucid.slurm.view.profiles import labelled, says_more
@@ -147,16 +146,6 @@ def test_a_migration_that_another_process_has_done_meanwhile_is_not_done_again(t
     db = sqlite3.connect(path, isolation_level=None)
     _one_further(db, 1, MIGRATIONS[0])
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
-
-
-def test_the_database_of_another_program_is_moved_aside_whole(tmp_path: Path) -> None:
-    path = tmp_path / "lucid.db"
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE bookmarks (url TEXT)")
-    db.close()
-    content = path.read_bytes()
-    assert open_store(path, 17.0).notes() == {}
-    assert (tmp_path / "lucid.db.damaged-17").read_bytes() == content
 
 
 def test_at_most_three_damaged_stores_are_kept(tmp_path: Path) -> None:
@@ -315,26 +304,6 @@ def test_workloads_of_which_no_pair_is_left_are_forgotten() -> None:
         memory.observe([seen(f"{n}", f"{n + 1}", f"a{n}", 0.5), seen(f"{n + 1}", f"{n}", f"b{n}", 0.5)])
         predictor.pair_speed(new, new)
     assert len(predictor._misses._by) == 2 * PAIRS_KEPT
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.json"
-    for text in ("{}", "nil", "[" * 100_000, b"\xff"):
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        left_out = LeftOut()
-        assert len(PairMemoryFile(path, left_out)) == 0
-        assert left_out.summary()["pairs.json"]["now"] == 1
-        assert path.with_name("pairs.json.damaged").exists(), "it is kept for whoever wants to look at it"
-        assert not path.exists()
-
-
-def test_a_damaged_pair_leaves_the_others(tmp_path: Path) -> None:
-    path, left_out = tmp_path / "pairs.json", LeftOut()
-    good = ["u/a", "u/b", {"1 2": [0.5, 0.75]}]
-    bad = [["u/a", "u/c", {"1 3": [1e400, 1]}], ["u/a", "u/d", {"1": [float("nan"), 1]}], 5, [1], ["a", "b", []]]
-    path.write_text(json.dumps([*bad, good]))
-    assert PairMemoryFile(path, left_out).speeds("u/a", "u/b") == (0.5, 0.75)
-    assert left_out.summary()["pairs.json"]["now"] == len(bad)
 
 
 def test_a_profile_is_labelled_by_user_and_name_and_news_of_a_pair_is_news() -> None:

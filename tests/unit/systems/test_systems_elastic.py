@@ -27,6 +27,7 @@ from lucid.orchestrator.policies.rounds.optimus_models import (
     LossModel,
     SpeedEstimator,
     SpeedModel,
+    converged_at,
     end_epoch,
     fit_loss,
     merge_points,
@@ -38,6 +39,7 @@ def test_gpus_that_slow_a_job_down_stay_idle() -> None:
     gained, total = expand([[10.0, 6.0, 7.0, 8.0]], [2], [5.0], 2)
     assert gained.tolist() == [0]
     assert total == 0.0
+    assert expand([[10.0, 6.0]], [1], [5.0], 0)[0].tolist() == [0], "none is idle"
 
 
 def test_a_restart_that_costs_more_than_it_saves_is_not_made() -> None:
@@ -179,6 +181,7 @@ def test_epochs_specified_then_alike_then_fitted_then_guessed() -> None:  # O5
     assert end_epoch(3, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 22
     assert end_epoch(60, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 60
     assert end_epoch(3, epochs=[1], losses=[1.0]) == 23
+    assert converged_at(LossModel(0.01, 0.2, 0.1), 3) is None, "beyond the 100th epoch"
 
 
 def test_probing() -> None:  # O9

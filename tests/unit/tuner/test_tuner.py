@@ -30,7 +30,6 @@ from lucid.tuner.proposal import (
     load_proposal,
     rollback,
     save_proposal,
-    tune,
 )
 from lucid.tuner.search import DAY_S, SPACE, JobTimes, Journal, Trial, choose, search, value_at, with_values
 from scenes.tuning import sparse_week
@@ -220,13 +219,6 @@ def test_the_page_holds_everything_and_nothing_from_outside(tmp_path: Path) -> N
     assert "src=" not in page
     assert "-20.0 %" in page
     assert verdict(found).startswith("Worth making")
-
-
-def test_tune_whole(tmp_path: Path, scenario: Scenario) -> None:
-    found = tune(scenario, choose(["gss"]), tmp_path, 3, 1, 1)
-    again = tune(scenario, choose(["gss"]), tmp_path, 3, 1, 1)
-    assert found == again
-    assert found.trials == 3
 
 
 def test_the_command(tmp_path: Path) -> None:
