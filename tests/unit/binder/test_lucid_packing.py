@@ -208,10 +208,13 @@ MEMORY = GpuMemory("a", ROOM_MIB + 1, LIGHT.gpu_mem_mib, 24576.0)
         (member("a", seen_speed=0.5), member("b", seen_speed=0.5), None, None),
         (member("a", seen_speed=1.1), member("b", seen_speed=0.8), None, None),
         (member("a", seen_speed=0.1, beside="z"), B, None, None),
+        (member("a", seen_speed=0.45), B, "a", None),
+        (replace(A, profile=None), member("b", seen_speed=0.45), "b", None),
         # growing memory leaves the partner no room; measured so before it joined, it is no news
         (A, member("b", gpu_mem_mib=ROOM_MIB + 1, mem_growing=True), "b", MEMORY),
         (A, member("b", gpu_mem_mib=ROOM_MIB - 1, mem_growing=True), None, None),
         (A, member("b", gpu_mem_mib=ROOM_MIB + 1), None, None),
+        (member("a", seen_speed=0.8), member("b", gpu_mem_mib=ROOM_MIB + 1), None, None),
     ],
 )
 def test_a_pair_is_parted_once_by_whom_and_why(
