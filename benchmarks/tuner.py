@@ -16,12 +16,13 @@ import numpy as np
 
 from benchmarks.figure import Figure, timed
 from lucid.config.load import Settings
+from lucid.core.times import DAY_S
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import SynthSettings, Vc, preset
 from lucid.simulator.traces.synth import synthesise, with_workloads
 from lucid.tuner.proposal import FOUND_SHARE, tune
-from lucid.tuner.search import DAY_S, SPACE, Value, before, replay, split_time_s, with_values
+from lucid.tuner.search import SPACE, Value, before, replay, split_time_s, with_values
 
 __all__ = ["clusters", "search"]
 

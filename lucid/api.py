@@ -22,7 +22,7 @@ from lucid.orchestrator.registry import adding_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import BASELINE, times_baseline
 from lucid.simulator.record import DecisionLog, job_row
-from lucid.simulator.replay_options import ReplayOptions
+from lucid.simulator.scenario import ReplayOptions
 from lucid.simulator.traces.record import Trace
 
 if TYPE_CHECKING:

@@ -1,13 +1,15 @@
-"""Writes files in one step, so that a reader sees the old content or the new, never a part."""
+"""Writes files in one step, so that a reader sees the old content or the new, never a part; and names a user."""
 
 from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -74,3 +76,12 @@ def write_public(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o755)
     write_atomic(path, content, mode=0o644)
+
+
+@lru_cache(maxsize=4096)
+def user_name(uid: int) -> str:
+    """The user behind a uid; the number where there is no such user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

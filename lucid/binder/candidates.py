@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from lucid.core.job import Running
 from lucid.core.reasons.sharing import Calm
-from lucid.core.times import past
+from lucid.core.times import DAY_S, past
 
 if TYPE_CHECKING:
     from lucid.config.policy import PackingSettings
@@ -109,7 +109,6 @@ class Candidates:
 _FEW = 0.01
 """A VC is calm while at most this share of its jobs waits. By Little's law waiting is then at most such a part of its
 jobs' completion times."""
-_DAY_S = 86400.0
 """The least time of calm that counts: a shorter one may be a night or a weekend's hour, after which everybody
 comes."""
 
@@ -138,4 +137,4 @@ def calm_for(before: CalmSince | None, vc: str, estimate_s: float, now_s: float)
     """The comparison that says whether the VC has been calm for a day, and for as long as a job is expected to run.
     The time before the first plan is unknown, and counts as busy."""
     at_s = now_s if before is None or before.at_s is None else before.at_s
-    return Calm(vc, now_s - at_s, max(estimate_s, _DAY_S))
+    return Calm(vc, now_s - at_s, max(estimate_s, DAY_S))

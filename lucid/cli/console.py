@@ -10,9 +10,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 import rich.console
@@ -23,7 +23,7 @@ from rich.console import RenderableType
 from lucid.text import shown
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import TaskID
 
 _PIPE_COLUMNS = 120
 
@@ -134,22 +134,13 @@ def warn_on_stderr() -> None:
 _QUIET_S = 2.0
 
 
-class Report(Protocol):
-    """Called with the amount of work that is done, and of all work."""
-
-    def __call__(self, done: int, total: int) -> None: ...  # noqa: D102
-
-
-class ManyReport(Protocol):
-    """Called with the name of the work, how much of it is done, and how much there is."""
-
-    def __call__(self, name: str, done: int, total: int) -> None: ...  # noqa: D102
-
-
-def _bars() -> Progress:
+@contextmanager
+def many_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A context with bars, one for each name, that appear once the work has taken two seconds, and are gone when it
+    ends. What it gives takes a name, how much of its work is done, and how much there is."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    return Progress(
+    bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
@@ -157,13 +148,7 @@ def _bars() -> Progress:
         console=stderr_console(),
         transient=True,
     )
-
-
-@contextmanager
-def many_bars() -> Iterator[ManyReport]:
-    """A context with bars, one for each name, that appear once the work has taken two seconds, and are gone when it
-    ends."""
-    bars, tasks = _bars(), {}
+    tasks: dict[str, TaskID] = {}
     began_s = time.monotonic()
     shown = False
 
@@ -184,7 +169,7 @@ def many_bars() -> Iterator[ManyReport]:
 
 
 @contextmanager
-def progress(words: str) -> Iterator[Report]:
+def progress(words: str) -> Iterator[Callable[[int, int], None]]:
     """A context with a bar that appears once the work has taken two seconds, and is gone when it ends."""
     with many_bars() as report:
         yield lambda done, total: report(words, done, total)

@@ -58,7 +58,8 @@ def placement_gpus(placement: Placement) -> int:
 
 def show_placement(placement: Placement) -> str:
     """A placement as an administrator writes it: ``n1:0,3 n2:0-7``."""
-    return " ".join(f"{part.node}:{_ranges(part.gpus)}" for part in placement)
+    shown = ((part.node, (str(a) if a == b else f"{a}-{b}" for a, b in stretches(part.gpus))) for part in placement)
+    return " ".join(f"{node}:{','.join(runs)}" for node, runs in shown)
 
 
 def parse_placement(text: str) -> Placement:
@@ -80,14 +81,15 @@ def _span(run: str) -> range | None:
     return range(low, high + 1) if low is not None and high is not None and low <= high < _MOST_GPUS else None
 
 
-def _ranges(gpus: tuple[int, ...]) -> str:
-    runs: list[list[int]] = []
+def stretches(gpus: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each stretch of neighbours."""
+    runs: list[tuple[int, int]] = []
     for gpu in gpus:
         if runs and runs[-1][1] == gpu - 1:
-            runs[-1][1] = gpu
+            runs[-1] = runs[-1][0], gpu
         else:
-            runs.append([gpu, gpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+            runs.append((gpu, gpu))
+    return runs
 
 
 _MOST = 100_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+DAY_S = 86400.0
 ROUNDING = 1e-6
 """Differences up to this are none: in seconds, as a share, or as a part of an interval."""
 

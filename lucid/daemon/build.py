@@ -16,12 +16,12 @@ from lucid.errors import ConfigError
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
-from lucid.slurm.accounting import Accounting, SacctClient
+from lucid.slurm.accounting import SacctClient
 from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SystemClock
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
-from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
+from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.file import set_aside
 from lucid.store.port import StoreDamaged
 from lucid.store.sqlite import SqliteStore
@@ -37,13 +37,13 @@ class Parts:
     client: CommandClient
     breaker: Breaker
     store: SqliteStore
-    source: ProfileSource
+    source: ProfileFolder
     clock: Clock
     predictor: Predictor | LiveModels
     """The predictor, or the models to make one from: the first cycle makes it, and another when other versions
     serve."""
     memory: PairMemory = field(default_factory=PairMemory)
-    accounting: Accounting | None = None
+    accounting: SacctClient | None = None
     """The source of jobs that ended while no daemon ran."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """Records that any of these parts could not read."""

@@ -37,24 +37,16 @@ class StartLog:
         self._store = store
         self._policy = policy
         self._pair_speed = pair_speed
-        self._kept = store.view(START_TIMES)
-        self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
+        self.kept = store.view(START_TIMES)
+        """The view of samples as it is stored now; ``None`` before there is one."""
+        self._times, self._run_times = start_times_of(self.kept), run_times_of(self.kept)
         self._estimates: dict[str, float] = {}
         """Each job's estimate when it was first seen, seconds."""
         self._noted, self._reported, self._quiet = _Due(_EVERY_S), _Due(_REPORTED_EVERY_S), _Due(QUIET_S)
         self._reported_of: list[object] = []
         """The partitions and plans that were planned ahead last."""
-        self._starts: Any = None
-
-    @property
-    def kept(self) -> Any:
-        """The view of samples as it is stored now; ``None`` before there is one."""
-        return self._kept
-
-    @property
-    def starts(self) -> Any:
+        self.starts: Any = None
         """The last forecast of the waiting jobs' starts; ``None`` before the first."""
-        return self._starts
 
     def observe(self, snapshot: Snapshot, plan: Plan) -> None:
         """Take in one cycle. Trouble here is logged, and costs no decision."""
@@ -97,8 +89,8 @@ class StartLog:
             self._keep()
 
     def _tell(self, snapshot: Snapshot, ahead: Forecast) -> None:
-        self._starts = starts_ahead(snapshot, ahead, self._times).to_dict()
-        self._store.put_view(STARTS, self._starts)
+        self.starts = starts_ahead(snapshot, ahead, self._times).to_dict()
+        self._store.put_view(STARTS, self.starts)
 
     def _learn(self, snapshot: Snapshot, known: Sequence[str]) -> bool:
         """Learn how long the ended jobs ran, beside their estimates; returns whether there were any."""
@@ -117,8 +109,8 @@ class StartLog:
         return learned
 
     def _keep(self) -> None:
-        self._kept = {**self._times.to_dict(), "run_times": self._run_times.to_dict()}
-        self._store.put_view(START_TIMES, self._kept)
+        self.kept = {**self._times.to_dict(), "run_times": self._run_times.to_dict()}
+        self._store.put_view(START_TIMES, self.kept)
 
 
 class _Due:

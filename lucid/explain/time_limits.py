@@ -13,6 +13,7 @@ from lucid.config.load import Settings
 from lucid.core.decision import Hold
 from lucid.core.job import Ended
 from lucid.core.reasons.queue import Backfill, Closes, Reserved
+from lucid.core.times import DAY_S
 from lucid.daemon.reporting.limit_replay import Earlier, Replayed, recorded_s, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_uses
 from lucid.explain.formatting import duration
@@ -22,7 +23,6 @@ from lucid.store.plan_records import record_files, records_folder
 from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
-_DAY_S: Final = 86400.0
 _MOST_RECORDS: Final = 200
 """Most records of one job that are read, so that nobody waits long for the answer."""
 
@@ -84,7 +84,7 @@ def limit_rows(asked: Iterable[FittingLimit], found: Replayed) -> list[LimitRow]
 def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier | None:
     """When one ended job would have started with a limit that fits jobs of its user and name. ``None`` where no such
     limit is known, or it would have started no sooner. The newest records of its wait are used."""
-    begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - DAYS * _DAY_S
+    begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - DAYS * DAY_S
     asked = [one for one in fitting_limits(job_uses(store, {}, settings, since_s)) if one.job.job_id == ended.job.id]
     if not asked:
         return None

@@ -134,10 +134,7 @@ class HistoryPredictor:
         """Add finished jobs to every group that they belong to."""
         for item in ended:
             for key in self._keys(item.job):
-                self._means.learning(key, self._made).add(item.ran_s)
-
-    def _made(self) -> _Mean:
-        return self._group(self._newest)
+                self._means.learning(key, lambda: self._group(self._newest)).add(item.ran_s)
 
 
 def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:

@@ -116,7 +116,7 @@ class LearnedPredictor:
                 return other.duration_s, other.duration_source, other.duration_terms
             longer_s = self._profiled_s + other.remaining_s(self._profiled_s)
             return longer_s, f"{other.duration_source}; it outlived that while it was profiled", None
-        table = _table(job, self._epoch_s, profile)
+        table = _columns([job], self._epoch_s, [profile])
         ran_s = 0.0 if profile is None else self._profiled_s
         found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
         terms = DurationTerms(
@@ -171,10 +171,6 @@ def usage_of(profile: JobProfile) -> Usage:
 def ended_table(ended: Sequence[Ended], epoch_s: float = 0.0) -> JobTable:
     """Jobs that ended as a table to learn from; `epoch_s` is added to their times."""
     return _columns([item.job for item in ended], epoch_s, [item.profile for item in ended], ended)
-
-
-def _table(job: Job, epoch_s: float, profile: JobProfile | None) -> JobTable:
-    return _columns([job], epoch_s, [profile])
 
 
 def _columns(

@@ -5,12 +5,13 @@ alone, loads no other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lucid.core.codec import to_json
 from lucid.core.job import Pending, Running
@@ -63,153 +64,8 @@ def _remaining(entries: _Entries, predictions: _Known, now_s: float) -> list[flo
     return [left_s(entry, predictions.get(entry.job.id)) for entry in entries]
 
 
-def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import QueuePolicy
-
-    return QueuePolicy("fifo", "submission", None)
-
-
-def _backfill(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.backfill import BackfillPolicy
-
-    return BackfillPolicy(settings.backfill)
-
-
-def _sjf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import QueuePolicy
-
-    return QueuePolicy("sjf", "duration", _duration)
-
-
-def _srtf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
-
-    return PreemptiveQueuePolicy("srtf", "remaining time", _remaining)
-
-
-def _qssf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import QueuePolicy
-
-    return QueuePolicy("qssf", "duration x GPUs", _service)
-
-
-def _tiresias(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import TiresiasPolicy
-
-    return TiresiasPolicy(settings.tiresias)
-
-
-def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
-
-    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
-        return _times_gpus(entries, _remaining(entries, predictions, now_s))
-
-    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", keys)
-
-
-def _need_solvers(policy: str) -> None:
-    """Check that the solvers are installed; called first by each factory of a policy that uses them.
-
-    Raises: ConfigError: one is not installed."""
-    if lacking := [solver for solver in _SOLVERS if find_spec(solver) is None]:
-        raise ConfigError(
-            f"policy {policy} needs {', '.join(lacking)}, of the extra 'peers': pip install 'lucid-scheduler[peers]'"
-        )
-
-
-def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) -> PolicyFactory:
-    def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-        _need_solvers(name)
-        from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, MuriPolicy
-
-        rule = ATTAINED if by == "attained" else REMAINING
-        chosen = settings.muri.changed(changes)
-        return MuriPolicy(name, rule, chosen, same_user=settings.packing.same_user_only)
-
-    return make
-
-
-def _elastic(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("elastic")
-    from lucid.orchestrator.policies.rounds.data_sharing import ElasticPolicy
-
-    return ElasticPolicy("elastic")
-
-
-def _elastic_fcfs(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("elastic-fcfs")
-    from lucid.orchestrator.policies.rounds.data_sharing import ElasticPolicy
-
-    return ElasticPolicy("elastic-fcfs", "fcfs")
-
-
-def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("elastic-ef")
-    from lucid.orchestrator.policies.rounds.data_sharing import ElasticPolicy
-
-    return ElasticPolicy("elastic-ef", "ef")
-
-
-def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("pollux")
-    from lucid.orchestrator.policies.rounds.pollux import PolluxPolicy
-
-    return PolluxPolicy(settings.pollux)
-
-
-def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("optimus")
-    from lucid.orchestrator.policies.rounds.optimus import OptimusPolicy
-
-    return OptimusPolicy("optimus", settings.optimus, fitted=False)
-
-
-def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("optimus-fitted")
-    from lucid.orchestrator.policies.rounds.optimus import OptimusPolicy
-
-    return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
-
-
-def _drf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    _need_solvers("optimus-drf")
-    from lucid.orchestrator.policies.rounds.optimus import DrfPolicy
-
-    return DrfPolicy(settings.optimus)
-
-
-def _lucid(settings: PolicySettings, predictor: Predictor) -> Policy:
-    from lucid.orchestrator.policies.lucid.policy import LucidPolicy
-
-    return LucidPolicy(settings, predictor)
-
-
-BUILT_IN: dict[str, PolicyFactory] = {
-    "fifo": _fifo,
-    "backfill": _backfill,
-    "sjf": _sjf,
-    "srtf": _srtf,
-    "qssf": _qssf,
-    "tiresias": _tiresias,
-    "srsf": _srsf,
-    "muri-s": _muri("muri-s", "remaining"),
-    "muri-l": _muri("muri-l", "attained"),
-    "muri-s-no-unpack": _muri("muri-s-no-unpack", "remaining", unpack=False),
-    "muri-l-no-unpack": _muri("muri-l-no-unpack", "attained", unpack=False),
-    "muri-l-no-matching": _muri("muri-l-no-matching", "attained", unpack=False, matching="by_priority"),
-    "muri-l-worst-order": _muri("muri-l-worst-order", "attained", unpack=False, ordering="worst"),
-    "muri-l-2": _muri("muri-l-2", "attained", unpack=False, group_size=2),
-    "muri-l-3": _muri("muri-l-3", "attained", unpack=False, group_size=3),
-    "elastic": _elastic,
-    "elastic-fcfs": _elastic_fcfs,
-    "elastic-ef": _elastic_ef,
-    "pollux": _pollux,
-    "optimus": _optimus,
-    "optimus-fitted": _optimus_fitted,
-    "optimus-drf": _drf,
-    "lucid": _lucid,
-}
+def _remaining_service(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+    return _times_gpus(entries, _remaining(entries, predictions, now_s))
 
 
 class Estimates(StrEnum):
@@ -224,31 +80,74 @@ class Estimates(StrEnum):
     """True durations, which only a replay has: the policy is defined on them."""
 
 
-ESTIMATES: dict[str, Estimates] = {
-    "fifo": Estimates.NONE,
-    "backfill": Estimates.LIMITS,
-    "tiresias": Estimates.NONE,
-    "pollux": Estimates.NONE,
-    "optimus": Estimates.TRUE,
-    "optimus-fitted": Estimates.NONE,
-    "optimus-drf": Estimates.NONE,
-    "sjf": Estimates.TRUE,
-    "srtf": Estimates.TRUE,
-    "srsf": Estimates.TRUE,
-    "muri-s": Estimates.TRUE,
-    "muri-s-no-unpack": Estimates.TRUE,
-    "muri-l": Estimates.NONE,
-    "muri-l-no-unpack": Estimates.NONE,
-    "muri-l-no-matching": Estimates.NONE,
-    "muri-l-worst-order": Estimates.NONE,
-    "muri-l-2": Estimates.NONE,
-    "muri-l-3": Estimates.NONE,
-    "elastic": Estimates.TRUE,
-    "elastic-fcfs": Estimates.NONE,
-    "elastic-ef": Estimates.TRUE,
-    "qssf": Estimates.GIVEN,
-    "lucid": Estimates.GIVEN,
+_Make = Callable[[Any, str, "PolicySettings", Predictor], "Policy"]
+"""Makes a policy of its class, its name, the settings and the predictor."""
+
+
+def _muri(by: Literal["ATTAINED", "REMAINING"], **changes: object) -> tuple[Estimates, str, _Make]:
+    def make(of: Any, name: str, settings: PolicySettings, _predictor: Predictor) -> Policy:
+        from lucid.orchestrator.policies.muri import policy
+
+        chosen, same_user = settings.muri.changed(changes), settings.packing.same_user_only
+        made: Policy = of(name, getattr(policy, by), chosen, same_user=same_user)
+        return made
+
+    return Estimates.TRUE if by == "REMAINING" else Estimates.NONE, "muri.policy:MuriPolicy", make
+
+
+_QUEUE, _PREEMPTIVE = "queue:QueuePolicy", "queue:PreemptiveQueuePolicy"
+_ELASTIC, _OPTIMUS = "rounds.data_sharing:ElasticPolicy", "rounds.optimus:OptimusPolicy"
+_OWN: dict[str, tuple[Estimates, str, _Make]] = {
+    "fifo": (Estimates.NONE, _QUEUE, lambda of, name, _s, _p: of(name, "submission", None)),
+    "backfill": (Estimates.LIMITS, "backfill:BackfillPolicy", lambda of, _, s, _p: of(s.backfill)),
+    "sjf": (Estimates.TRUE, _QUEUE, lambda of, name, _s, _p: of(name, "duration", _duration)),
+    "srtf": (Estimates.TRUE, _PREEMPTIVE, lambda of, name, _s, _p: of(name, "remaining time", _remaining)),
+    "qssf": (Estimates.GIVEN, _QUEUE, lambda of, name, _s, _p: of(name, "duration x GPUs", _service)),
+    "tiresias": (Estimates.NONE, "queue:TiresiasPolicy", lambda of, _, s, _p: of(s.tiresias)),
+    "srsf": (
+        Estimates.TRUE,
+        _PREEMPTIVE,
+        lambda of, name, _s, _p: of(name, "remaining time x GPUs", _remaining_service),
+    ),
+    "muri-s": _muri("REMAINING"),
+    "muri-l": _muri("ATTAINED"),
+    "muri-s-no-unpack": _muri("REMAINING", unpack=False),
+    "muri-l-no-unpack": _muri("ATTAINED", unpack=False),
+    "muri-l-no-matching": _muri("ATTAINED", unpack=False, matching="by_priority"),
+    "muri-l-worst-order": _muri("ATTAINED", unpack=False, ordering="worst"),
+    "muri-l-2": _muri("ATTAINED", unpack=False, group_size=2),
+    "muri-l-3": _muri("ATTAINED", unpack=False, group_size=3),
+    "elastic": (Estimates.TRUE, _ELASTIC, lambda of, name, _s, _p: of(name)),
+    "elastic-fcfs": (Estimates.NONE, _ELASTIC, lambda of, name, _s, _p: of(name, "fcfs")),
+    "elastic-ef": (Estimates.TRUE, _ELASTIC, lambda of, name, _s, _p: of(name, "ef")),
+    "pollux": (Estimates.NONE, "rounds.pollux:PolluxPolicy", lambda of, _, s, _p: of(s.pollux)),
+    "optimus": (Estimates.TRUE, _OPTIMUS, lambda of, name, s, _p: of(name, s.optimus, fitted=False)),
+    "optimus-fitted": (Estimates.NONE, _OPTIMUS, lambda of, name, s, _p: of(name, s.optimus, fitted=True)),
+    "optimus-drf": (Estimates.NONE, "rounds.optimus:DrfPolicy", lambda of, _, s, _p: of(s.optimus)),
+    "lucid": (Estimates.GIVEN, "lucid.policy:LucidPolicy", lambda of, _, s, p: of(s, p)),
 }
+"""Lucid's own policies by name: what each needs to know of durations; its module under
+``lucid.orchestrator.policies``, and its class; and how it is made."""
+
+
+def _factory(name: str, where: str, make: _Make) -> PolicyFactory:
+    """The factory of a policy of ours. It raises ConfigError where a solver is not installed that the policy uses."""
+
+    def made(settings: PolicySettings, predictor: Predictor) -> Policy:
+        module, _, kind = where.partition(":")
+        solvers = _SOLVERS if module.startswith(("muri.", "rounds.")) else ()
+        if lacking := [solver for solver in solvers if find_spec(solver) is None]:
+            raise ConfigError(
+                f"policy {name} needs {', '.join(lacking)}, of the extra 'peers': pip install "
+                "'lucid-scheduler[peers]'"
+            )
+        return make(getattr(import_module(f"lucid.orchestrator.policies.{module}"), kind), name, settings, predictor)
+
+    return made
+
+
+BUILT_IN: dict[str, PolicyFactory] = {name: _factory(name, how[1], how[2]) for name, how in _OWN.items()}
+ESTIMATES: dict[str, Estimates] = {name: how[0] for name, how in _OWN.items()}
 
 
 _CODE = (

@@ -59,11 +59,7 @@ def seen_speed(own: JobProfile, partner: JobProfile | None, together: Spell) -> 
 def _added_up(own: float | None, partner: float | None, both: float | None, method: str) -> SeenSpeed | None:
     if own is None or partner is None or both is None or own + partner < _LEAST_TRAFFIC:
         return None
-    return _seen(both / (own + partner), method)
-
-
-def _seen(speed: float, method: str) -> SeenSpeed:
-    return SeenSpeed(min(max(speed, 0.0), _MOST), method)
+    return SeenSpeed(min(max(both / (own + partner), 0.0), _MOST), method)
 
 
 def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | None) -> Summary:

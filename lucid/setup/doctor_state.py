@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.config.load import Settings, profiles_folder
+from lucid.core.times import DAY_S
 from lucid.daemon.barrier import why_nobody_decides
 from lucid.daemon.gpu_health import odd_numbers
 from lucid.daemon.leader import standby_of
@@ -198,7 +199,6 @@ _SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/fil
 _STARTS = 50
 """The least number of starts for saying that forecasts hold."""
 _LEAST_FREE_MIB = 512
-_DAY_S = 86400.0
 _ACTIONS = 20_000
 _REFUSED_JOBS = 3
 """So many jobs in a row of which Slurm refused a change: that lies not in the jobs."""
@@ -342,7 +342,7 @@ def _releases(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
     words."""
     causes: Counter[str] = Counter()
     last: dict[str, str] = {}
-    recent = [row for row in actions if row.verb == RELEASED and now_s - row.at_s < _DAY_S]
+    recent = [row for row in actions if row.verb == RELEASED and now_s - row.at_s < DAY_S]
     for row in recent:
         if GIVEN_UP in row.detail:
             cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))

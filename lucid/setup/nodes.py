@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lucid.core.placement import hosts_in
+from lucid.core.placement import hosts_in, stretches
 from lucid.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -60,15 +60,9 @@ def host_list(hosts: Iterable[str]) -> str:
             padded = len(found[2]) if found[2].startswith("0") else 0
             groups.setdefault((found[1], padded), []).append(int(found[2]))
     for (head, width), numbers in groups.items():
-        runs: list[list[int]] = []
-        for number in sorted(numbers):
-            if runs and runs[-1][-1] == number - 1:
-                runs[-1].append(number)
-            else:
-                runs.append([number])
-        texts = [f"{r[0]:0{width}d}" + (f"-{r[-1]:0{width}d}" if len(r) > 1 else "") for r in runs]
-        one = len(runs) == 1 and len(runs[0]) == 1
-        plain.append(f"{head}{texts[0]}" if one else f"{head}[{','.join(texts)}]")
+        runs = stretches(sorted(numbers))
+        texts = [f"{low:0{width}d}" + (f"-{high:0{width}d}" if high > low else "") for low, high in runs]
+        plain.append(f"{head}{texts[0]}" if len(numbers) == 1 else f"{head}[{','.join(texts)}]")
     return ",".join(sorted(plain))
 
 

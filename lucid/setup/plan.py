@@ -307,11 +307,8 @@ def make_plan(root: Path, machine: Machine, running: Site, options: Options, pro
         _pack(plan, root, running, options, programs, toml, lending.files)
     else:
         _toml(plan, root, tables)
-        plan.notes += (
-            could_lend(root / _SLURM / "slurm.conf", root, options.partitions, running.nodes)
-            if mode is Mode.ORDER
-            else []
-        )
+        if mode is Mode.ORDER:
+            plan.notes += could_lend(root / _SLURM / "slurm.conf", root, options.partitions, running.nodes)
     link = program_link() if root == Path("/") else None
     if link is not None:
         plan.steps.append(("link", f"{LINK} -> {link}"))
@@ -423,8 +420,8 @@ def _pack(
     plan: Plan, root: Path, running: Site, options: Options, programs: Path, toml: str, pooled: Mapping[Path, str]
 ) -> None:
     """Plan Slurm's own files. *pooled*: texts of those that the pool changes."""
-    pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
-    _layers(plan, running, [name for name in options.partitions if name not in pool.quotas])
+    daemon = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon
+    _layers(plan, running, [name for name in options.partitions if name not in daemon.pool.quotas])
     _served(plan, running, options)
     etc = root / _SLURM
     texts = read_texts(root, etc / "slurm.conf", pooled)
@@ -444,12 +441,11 @@ def _pack(
     fresh = {**pooled, **merged.files}
     for path, text in fresh.items():
         _want(plan, path, text.encode("utf-8", "surrogateescape"))
-    settings = settings_from(tomllib.loads(toml), str(root / TOML), toml)
-    for model in sorted(merged.models - settings.daemon.gpu_mem_mib_by_feature.keys()):
+    for model in sorted(merged.models - daemon.gpu_mem_mib_by_feature.keys()):
         plan.notes.append(
             f"the memory of {model} is taken as {_GPU_MEM_MIB} MiB: say otherwise with --gpu-mem {model}=MIB"
         )
-    plugin = _plugin(etc, merged.models, settings.daemon.heartbeat, filtered=merged.filtered)
+    plugin = _plugin(etc, merged.models, daemon.heartbeat, filtered=merged.filtered)
     _want(plan, etc / "lucid.plugin.conf", plugin.encode())
     where = "/usr/bin" if of_package(root) else programs
     usual = f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n"

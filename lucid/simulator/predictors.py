@@ -19,6 +19,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import ArrivalForecast
+from lucid.core.times import DAY_S
 from lucid.errors import TraceError
 from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
@@ -141,8 +142,7 @@ def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[s
     return estimates
 
 
-_DAY_S = 86400.0
-_WEEK_S = 7 * _DAY_S
+_WEEK_S = 7 * DAY_S
 _FIRST_JOBS = 200
 
 
@@ -237,5 +237,5 @@ class WalkForwardForecaster:
                     self._forecaster.model = fit_throughput(past, 1)
                     self._due_s = now_s + _WEEK_S
             except TooFew:
-                self._due_s = now_s + _DAY_S
+                self._due_s = now_s + DAY_S
         return self._forecaster.forecast(now_s)

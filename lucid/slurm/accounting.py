@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lucid.accounting.endings import Ending
 from lucid.accounting.values import ENDED, elapsed_s, gres_count, limit_s, mem_mib, state_of, tres
@@ -42,17 +42,6 @@ class Accounted:
     state: str
 
 
-class Accounting(Protocol):
-    """The source of ended jobs."""
-
-    def ended(self, past_s: float, partitions: Sequence[str]) -> Sequence[Accounted]:
-        """Jobs of these partitions that ended within the last ``past_s`` seconds after having run, by end.
-
-        Raises: ClusterUnavailable: accounting does not answer at present. ActionRefused: there is no accounting.
-        ClusterError: its answer cannot be read."""
-        ...
-
-
 class SacctClient:
     """Asks ``sacct``, once a call. Give it ``commands`` with a breaker of their own: slurmdbd's troubles are not
     slurmctld's."""
@@ -61,7 +50,11 @@ class SacctClient:
         self._commands = commands
 
     def ended(self, past_s: float, partitions: Sequence[str]) -> list[Accounted]:
-        """The last run of each job, by one request over all users."""
+        """Jobs of these partitions that ended within the last ``past_s`` seconds after having run, by end: the last
+        run of each, by one request over all users.
+
+        Raises: ClusterUnavailable: accounting does not answer at present. ActionRefused: there is no accounting.
+        ClusterError: its answer cannot be read."""
         words = ["sacct", "--json", "-X", "-a", "-S", f"now-{max(round(past_s), 1)}seconds"]
         asked = self._commands.ask([*words, "-r", ",".join(partitions)])
         found = accounted_from(asked, self._commands.left_out)

@@ -41,7 +41,7 @@ from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
-from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
+from lucid.slurm.view.profiles import KnownProfiles, ProfileFolder
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
 from lucid.store.port import JobNote
@@ -88,7 +88,7 @@ class SlurmCluster:
         self,
         client: CommandClient,
         store: SqliteStore,
-        profiles: ProfileSource,
+        profiles: ProfileFolder,
         clock: Clock,
         slurm: SlurmSettings,
         daemon: DaemonSettings,
@@ -138,7 +138,8 @@ class SlurmCluster:
         self._tiers: Kept[Mapping[str, int]] = Kept(client.qos_priorities, {})
         self._network = Kept(client.network, NO_NETWORK)
         self._preemption = NO_PREEMPTION
-        self._notes = self._writer.notes
+        self.notes = self._writer.notes
+        """The stored notes, by job."""
         self._ended_reported: set[str] = set()
         """Jobs that have ended and of which nothing more is to be reported."""
         self._untold: dict[str, Ended] = {}
@@ -146,8 +147,9 @@ class SlurmCluster:
         self._boots = Boots()
         self._failed_pairs = FailedPairs(store)
         self._closings = Closings(client)
-        self._ownership.draws = lambda job: self._closings.draws(job, self._machines.nodes, self._facts.now_s)
-        self._facts = Observation((), (), self._notes, {}, 0.0)
+        self._ownership.draws = lambda job: self._closings.draws(job, self._machines.nodes, self.facts.now_s)
+        self.facts = Observation((), (), self.notes, {}, 0.0)
+        """The last poll, in Slurm's terms."""
         self._jobs: dict[str, SlurmJob] = {}
 
     @property
@@ -164,11 +166,6 @@ class SlurmCluster:
         return frozenset(able)
 
     @property
-    def facts(self) -> Observation:
-        """The last poll, in Slurm's terms."""
-        return self._facts
-
-    @property
     def power(self) -> Power:
         """What is known of nodes that sleep."""
         return self._machines.power
@@ -178,14 +175,9 @@ class SlurmCluster:
         """GPUs of the largest node of each partition."""
         found: dict[str, int] = {}
         for node in self._machines.nodes:
-            for name in node.partitions & self._facts.modes.keys():
+            for name in node.partitions & self.facts.modes.keys():
                 found[name] = max(found.get(name, 0), len(node.gpu_types))
         return found
-
-    @property
-    def notes(self) -> Mapping[str, JobNote]:
-        """The stored notes, by job."""
-        return self._notes
 
     # -- look ------------------------------------------------------------------------------------------------
 
@@ -200,9 +192,9 @@ class SlurmCluster:
         if self._closings.update(jobs, machines, now_s):
             machines = self._machines.poll(jobs, now_s, fresh=True)
         machines = with_network(machines, network)
-        noted = ((job, self._notes.get(job.id)) for job in jobs)
+        noted = ((job, self.notes.get(job.id)) for job in jobs)
         self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
-        jobs = self._writer.ours.restored(jobs, self._notes)
+        jobs = self._writer.ours.restored(jobs, self.notes)
         self._jobs = {job.id: job for job in jobs if job.id}
         self._writer.new_cycle(self._jobs)
         self._writer.obstacles.observe(jobs, now_s)
@@ -215,15 +207,15 @@ class SlurmCluster:
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         waits = any(job.gpus and job.pending for job in jobs)
         self._left_out = self._left_out_of(machines, modes, now_s)
-        self._facts = Observation(
+        self.facts = Observation(
             jobs,
             nodes,
-            self._notes,
+            self.notes,
             modes,
             now_s,
             self._defaults,
             pool,
-            tiers=self._tiers(now_s) if waits else self._facts.tiers,
+            tiers=self._tiers(now_s) if waits else self.facts.tiers,
             switch_wait_s=network.max_wait_s,
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
@@ -232,12 +224,12 @@ class SlurmCluster:
         )
         self.known.update(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = {}  # it asks whom Lucid decides
-        self._ownership.not_yet = not_yet(self._ownership, self._facts)
-        partitions = self._viewer.partitions(self._facts)
+        self._ownership.not_yet = not_yet(self._ownership, self.facts)
+        partitions = self._viewer.partitions(self.facts)
         self._failed_pairs.observe(partitions.values(), now_s)
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())
-        self._actions.observe(self._facts, self._jobs)
+        self._actions.observe(self.facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
@@ -290,13 +282,13 @@ class SlurmCluster:
             return ()
         self._ended_reported |= self._store.ended_ids(found.keys() | self._untold.keys())
         for record in found.values():
-            note = self._notes.get(record.id)
+            note = self.notes.get(record.id)
             if record.id in self._ended_reported or record.id in self._untold:
                 continue
-            if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
+            if self._ownership.home(record, note) not in self.facts.modes or not record.start_s:
                 self._ended_reported.add(record.id)
                 continue
-            job, ran_s = self._viewer.jobs.job(record, note, self._facts), self._boots.ran_s(record)
+            job, ran_s = self._viewer.jobs.job(record, note, self.facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.profile_of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_reported}
         return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
@@ -306,7 +298,7 @@ class SlurmCluster:
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry out the actions: jobs that leave first, then starts. In a partition that is not in pack mode nothing
         is done."""
-        self._repair.emptied.let_all_in(self._facts)
+        self._repair.emptied.let_all_in(self.facts)
         starts = any(isinstance(action.decision, Start) for action in actions)
         if starts and self._closings.changed(self._clock.now_s()):
             kept = [action for action in actions if not isinstance(action.decision, Start)]
@@ -330,12 +322,12 @@ class SlurmCluster:
         """Put right what the last poll showed to be wrong (``repair``), and drop the notes of jobs that have left;
         returns what was done, in words."""
         self._viewer.turns.keep()
-        done = self._repair.mend(self._facts)
-        done += self.placeholders.settle(self._left_out, self._facts)
-        if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
-            unread = numbers_unread(self._facts.jobs)
-            self._forget([job_id for job_id in self._notes if self._left(job_id, unread)])
-            for job_id in self.known.measured - self._notes.keys():
+        done = self._repair.mend(self.facts)
+        done += self.placeholders.settle(self._left_out, self.facts)
+        if (self.facts.jobs or self.facts.nodes) and tells_all(self.facts.jobs):
+            unread = numbers_unread(self.facts.jobs)
+            self._forget([job_id for job_id in self.notes if self._left(job_id, unread)])
+            for job_id in self.known.measured - self.notes.keys():
                 if self._left(job_id, unread):
                     self.known.forget(job_id)
             self._writer.ours.drop(unread)
@@ -346,7 +338,7 @@ class SlurmCluster:
             return
         self._store.forget(gone, self.token)
         for job_id in gone:
-            del self._notes[job_id]
+            del self.notes[job_id]
             self._writer.batches.pop(job_id, None)
             self.known.forget(job_id)
 
@@ -361,7 +353,7 @@ class SlurmCluster:
     def settling(self) -> bool:
         """Whether the last poll showed a job that was released to start, or asked to stop, and has not started yet,
         or a job whose node boots."""
-        if self.placeholders.unannounced or any(job.configuring for job in self._facts.jobs):
+        if self.placeholders.unannounced or any(job.configuring for job in self.facts.jobs):
             return True
         return any(state in (*ASSIGNED, JobState.RESIZING) for state in self._states())
 
@@ -372,31 +364,31 @@ class SlurmCluster:
 
     def _states(self) -> Iterator[JobState]:
         """The states of jobs that Lucid has a note of: without a note nothing is under way."""
-        noted = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
-        return (self._ownership.state(job, note, self._facts.now_s) for job, note in noted if note is not None)
+        noted = ((job, self.notes.get(job.id)) for job in self.facts.jobs)
+        return (self._ownership.state(job, note, self.facts.now_s) for job, note in noted if note is not None)
 
     @property
     def following(self) -> bool:
         """Whether a job that Lucid will order waits for another to end. Slurm wakes nobody when it does."""
-        modes = self._facts.modes
+        modes = self.facts.modes
         return any(
             job.pending
             and job.gpus > 0
             and job.dependency != ""
-            and modes.get(self._ownership.home(job, self._notes.get(job.id))) is Mode.PACK
-            for job in self._facts.jobs
+            and modes.get(self._ownership.home(job, self.notes.get(job.id))) is Mode.PACK
+            for job in self.facts.jobs
         )
 
     def reports_trouble(self) -> Trouble:
         """What is wrong with the folder for reports."""
-        return self._viewer.elastic.reports.trouble(self._facts.now_s)
+        return self._viewer.elastic.reports.trouble(self.facts.now_s)
 
     def status(self) -> dict[str, Any]:
         """What lucidd's status says of the last poll: waiting jobs that nobody decides; jobs whose users opted in to
         resizing or to turns, in words, and those whose reports are doubted; the folder for reports; nodes that boot
         for jobs; jobs on GPUs that get no new start; our jobs whose AdminComment somebody else has overwritten, and
         why their list cannot be written; jobs of which Slurm refused a change since it last took one."""
-        facts, viewer, ours = self._facts, self._viewer, self._writer.ours
+        facts, viewer, ours = self.facts, self._viewer, self._writer.ours
         return {
             "aside": self.aside(),
             "elastic": dict(viewer.elastic.words),
@@ -413,8 +405,8 @@ class SlurmCluster:
     def _on_gpus_out(self) -> list[dict[str, str]]:
         """Jobs that run on GPUs that get no new start, with the reason in words."""
         found = []
-        for job in self._facts.jobs:
-            outs = self._facts.outs_under(job.placement) if job.running and job.placement else []
+        for job in self.facts.jobs:
+            outs = self.facts.outs_under(job.placement) if job.running and job.placement else []
             if outs:
                 words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
                 found.append({"job": job.id, "words": words})
@@ -422,18 +414,18 @@ class SlurmCluster:
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that nobody decides at present, by id, with the reason in words."""
-        why = ((job.id, self._ownership.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs)
+        why = ((job.id, self._ownership.aside(job, self.notes.get(job.id), self.facts)) for job in self.facts.jobs)
         return {job_id: words for job_id, words in why if words}
 
     def still_ours(self) -> list[str]:
         """Ids of jobs that by the last poll Lucid holds, or that wait with a request that Lucid changed, or were
         asked to stop for a resize (these are held once they have stopped)."""
-        return [job.id for job in self._facts.jobs if self._ours_still(job, self._notes.get(job.id))]
+        return [job.id for job in self.facts.jobs if self._ours_still(job, self.notes.get(job.id))]
 
     def _ours_still(self, job: SlurmJob, note: JobNote | None) -> bool:
         if not job.pending:
             return note is not None and bool(note.going_to) and not job.ended
-        held = self._ownership.holds(job, note) or job.request.shards or parked(job, note, self._facts.now_s)
+        held = self._ownership.holds(job, note) or job.request.shards or parked(job, note, self.facts.now_s)
         return held and self._ownership.ours(job)
 
 

@@ -8,15 +8,14 @@ asked for exactly), so it observes and orders (docs/decisions/0032-pyslurm.md)."
 
 from __future__ import annotations
 
-import pwd
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
 from lucid.config.live import SlurmSettings
 from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.files import user_name
 from lucid.left_out import LeftOut
 from lucid.slurm.client import Breaker, Changes, checked_id, declined, guarded
 from lucid.slurm.commands import CommandClient, silent
@@ -162,7 +161,7 @@ def _job_data(job: Any, types: _Types) -> dict[str, Any]:
         "partition": job.partition or "",
         "account": job.account or "",
         "qos": job.qos or "",
-        "user_name": _user(job.user_id),
+        "user_name": user_name(job.user_id),
         "user_id": -1 if job.user_id is None else job.user_id,
         "name": job.name or "",
         "comment": job.comment or "",
@@ -256,14 +255,6 @@ def _node(node: Any) -> dict[str, Any]:
         "state": states,
         "reason": node.reason or "",
     }
-
-
-@lru_cache(maxsize=4096)
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None = None) -> CommandClient:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid.core.times import DAY_S
 from lucid.simulator.metrics import LARGE_GPUS
-from lucid.tuner.search import DAY_S, JobTimes
+from lucid.tuner.search import JobTimes
 
 LEAST_DAYS = 5
 """The least number of days: fewer say nothing about days."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.config.load import Settings, settings_from
+from lucid.core.times import DAY_S
 from lucid.errors import ConfigError, TraceError, did_you_mean
 from lucid.files import write_atomic
 from lucid.simulator.metrics import LARGE_GPUS
@@ -93,8 +94,6 @@ def with_values(settings: Settings, values: Mapping[str, Value]) -> Settings:
     checked = settings_from(data, "tuned settings")
     return settings.changed({key: value_at(checked, key) for key in values})
 
-
-DAY_S = 86400.0
 
 Floats = NDArray[np.float64]
 

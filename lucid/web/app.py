@@ -1,7 +1,8 @@
 """The pages as an ASGI application: routes, ``/metrics``, and HTML from templates that escape everything.
 
-It answers GET and HEAD, and changes nothing. ``/metrics`` is made in a thread of its own, once for all who ask within
-a second."""
+It answers GET and HEAD, and changes nothing. ``serve`` listens, and names the user at the other end of a Unix socket.
+``/metrics`` is made in a thread of its own, once for all who ask within a second.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import asyncio
 import json
 import math
 import os
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache, lru_cache
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import uvicorn
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -32,6 +36,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lucid.config.live import WebSettings
 from lucid.core.codec import to_json
@@ -40,7 +45,7 @@ from lucid.explain.formatting import ago, duration
 from lucid.text import for_html
 from lucid.web.pages import PAGES, Page
 from lucid.web.pages.shown import NotShown
-from lucid.web.site import Site, Viewer, clock, viewer_of
+from lucid.web.site import UNIX, Site, Viewer, clock, viewer_of
 from lucid.web.source import Source
 
 _STANDS_S = 1.0
@@ -370,3 +375,59 @@ class _Listeners:
         parts = view.seen.snapshot.partitions.values()
         counts = {"pending": sum(len(p.pending) for p in parts), "running": sum(len(p.running) for p in parts)}
         return json.dumps({"version": view.version, "at_s": round(view.now_s, 1), **counts})
+
+
+_AT_ONCE = 512
+"""Most connections and requests at once; one more gets 503. A proxy in front keeps its clients apart
+(docs/web.md)."""
+
+
+class PeerProtocol(H11Protocol):
+    """HTTP that names the peer of a Unix socket by its uid, which the kernel gives."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Note the peer as a connection begins."""
+        super().connection_made(transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_UNIX:
+            size = struct.calcsize("3i")
+            _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+            self.client = (UNIX, uid)
+
+
+def serve(source: Source, web: WebSettings) -> None:
+    """Serve the pages until the process is told to end.
+
+    Raises:
+        ConfigError: the address or the socket cannot be had."""
+    source.start()
+    try:
+        _run(build_app(source, web.root_path), web)
+    finally:
+        source.stop()
+
+
+def _run(app: Any, web: WebSettings) -> None:
+    where: dict[str, Any] = {"uds": web.socket} if web.socket else {"host": web.host, "port": web.port}
+    config = uvicorn.Config(
+        app,
+        **where,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=10,
+        limit_concurrency=_AT_ONCE,
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run()
+    except SystemExit:
+        place = web.socket or f"{web.host}:{web.port}"
+        raise ConfigError(f"{place}: cannot be listened on; is it taken? choose another --port") from None
+    if web.socket:
+        Path(web.socket).unlink(missing_ok=True)

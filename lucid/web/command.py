@@ -36,7 +36,7 @@ def web(
     lacking = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if lacking:
         raise ConfigError(f"{', '.join(lacking)} not installed: pip install 'lucid-scheduler[web]'")
-    from lucid.web.server import serve
+    from lucid.web.app import serve
     from lucid.web.source import Source
 
     given: dict[str, Any] = {"host": host, "port": port, "root_path": root_path}

@@ -21,6 +21,7 @@ from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
+from lucid.core.times import DAY_S
 from lucid.daemon.policies import LivePolicy
 from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.status import partitions_of, status_of
@@ -42,6 +43,7 @@ from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.port import ProfileRow
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
@@ -74,13 +76,12 @@ def write_settings(folder: Path) -> Path:
 
 SPEED = 60.0
 _PRESET, _SEED = "month-small", 4
-_DAY_S = 86400.0
 _KNOWN_DAYS, _PAST_DAYS = 8.0, 6.0
 """Days whose jobs only teach the predictor, and days that are replayed at once."""
 _LATELY_S = 1800.0
 """The last seconds of the past for which views are stored."""
 _REPEATS = 3
-_FORECAST_S, _FORECAST_EVERY_S = 4 * _DAY_S, 3600.0
+_FORECAST_S, _FORECAST_EVERY_S = 4 * DAY_S, 3600.0
 """The last seconds of the past in which starts are forecast, and how often: ranges rest on what came true of them.
 After each cycle of all of it they would take most of the time."""
 _USES_EVERY_S = 900.0
@@ -92,23 +93,8 @@ _WORKS = 0.97
 """Share of an ordinary job's time in which its GPUs work."""
 _LEAST_S = 1800.0
 """The least run time of jobs that waste something."""
-
-
-class _Quiet:
-    """Stands for a sampler's folder: measurements come with the simulated jobs."""
-
-    bad: dict[str, str] = {}  # noqa: RUF012 - as ProfileFolder has it
-
-    def new(self) -> tuple[()]:
-        """No readings."""
-        return ()
-
-    def idle(self, job: str) -> None:
-        """``None``: of no job."""
-
-    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
-        """No uses."""
-        return ()
+_NO_PROFILES = ProfileFolder(Path("/nonexistent"))
+"""Measurements come with the simulated jobs."""
 
 
 class Demo:
@@ -121,7 +107,7 @@ class Demo:
         self.begun_s = begun_s
         self._heartbeat = Path(settings.daemon.heartbeat)
         trace = _trace(begun_s)
-        zero_s = begun_s - _PAST_DAYS * _DAY_S
+        zero_s = begun_s - _PAST_DAYS * DAY_S
         known = [item for item in trace.jobs if item.job.submit_s < zero_s]
         to_come = replace(trace, jobs=tuple(item for item in trace.jobs if item.job.submit_s >= zero_s))
         memory = PairMemory()
@@ -219,7 +205,7 @@ class Demo:
         self._lease(now_s)
         modes = {name: str(mode) for name, mode in self._modes.items()}
         status: dict[str, Any] = {
-            **status_of(now_s, "a simulation", Breaker(time.monotonic), None, _Quiet()),
+            **status_of(now_s, "a simulation", Breaker(time.monotonic), None, _NO_PROFILES),
             "cycles": self._cycles,
             "paused": False,
             "modes": modes,
@@ -294,8 +280,8 @@ class _DemoUses:
 def _trace(begun_s: float) -> Trace:
     """The month, repeated, with times such that the past ends at ``begun_s``."""
     month = synthesise(preset(_PRESET), _SEED)
-    span_s = preset(_PRESET).days * _DAY_S
-    zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * _DAY_S
+    span_s = preset(_PRESET).days * DAY_S
+    zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * DAY_S
     jobs: list[TraceJob] = []
     for again in range(_REPEATS):
         for item in month.jobs:

@@ -5,7 +5,6 @@ it; where nothing is recorded the pages show what they would under ``PrivateData
 
 from __future__ import annotations
 
-import pwd
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_to_dict
+from lucid.files import user_name
 from lucid.store.port import holder_is_dead
 from lucid.web.source import Source, View
 from lucid.web.starts import WhatIf
@@ -57,14 +57,6 @@ class Viewer:
         return Sight.ALL if self.name and self.name == user else self.usage
 
 
-def peer_name(uid: int) -> str:
-    """The user behind a uid; the number where there is no such user."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def viewer_of(
     settings: WebSettings,
     client: tuple[str, int] | None,
@@ -81,8 +73,8 @@ def viewer_of(
         private: the words of Slurm's PrivateData; ``None`` where lucidd has recorded none.
         own_uid: of this process, which has lucidd's rights."""
     name, admin = "", False
-    if client is not None and client[0] == UNIX and f"unix:{peer_name(client[1])}" not in settings.trusted_proxies:
-        name, admin = peer_name(client[1]), client[1] in (0, own_uid)
+    if client is not None and client[0] == UNIX and f"unix:{user_name(client[1])}" not in settings.trusted_proxies:
+        name, admin = user_name(client[1]), client[1] in (0, own_uid)
     elif _trusted(settings, client):
         name = headers.get(settings.user_header.lower(), "")
     if admin or (name and name in settings.admins):
@@ -105,7 +97,7 @@ def _trusted(settings: WebSettings, client: tuple[str, int] | None) -> bool:
         return False
     host, port = client
     if host == UNIX:
-        return f"unix:{peer_name(port)}" in settings.trusted_proxies
+        return f"unix:{user_name(port)}" in settings.trusted_proxies
     try:
         address = ip_address(host)
     except ValueError:

@@ -25,6 +25,7 @@ from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
+from lucid.core.times import DAY_S
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, as_foreseen, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
@@ -263,7 +264,6 @@ class View:
         return self.waiting.get(job_id) or self.running.get(job_id)
 
 
-DAY_S = 86400.0
 _KEPT_S = 1.25 * DAY_S
 _ROWS = 20_000
 _MOVES = ("start", "requeue", "part", "release", "resize", "regroup")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus
+from lucid.core.placement import NodeGpus, stretches
 from lucid.explain.formatting import duration, when
 from lucid.web.site import Sight, Site, Viewer
 from lucid.web.source import Span
@@ -117,8 +117,8 @@ def _bars(
     width = max(round(end_s - since_s) - x, 1)
     found = []
     for part in here:
-        for first, count in _runs(part.gpus):
-            y, height = float(tops[part.node] + _LANE * first), float(_LANE * count)
+        for first, last in stretches(part.gpus):
+            y, height = float(tops[part.node] + _LANE * first), float(_LANE * (last - first + 1))
             if span.beside:  # the lower half: below it stands the job that was there before
                 y, height = y + height / 2, height / 2
             found.append(
@@ -144,14 +144,3 @@ def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, st
         word for word in (f"job {span.job_id}", user, name, f"{lasted} {ending}".strip(), beside) if word
     )
     return span.job_id, words
-
-
-def _runs(gpus: Sequence[int]) -> list[tuple[int, int]]:
-    """Stretches of neighbours: the first, and how many."""
-    found: list[tuple[int, int]] = []
-    for gpu in gpus:
-        if found and gpu == found[-1][0] + found[-1][1]:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        else:
-            found.append((gpu, 1))
-    return found

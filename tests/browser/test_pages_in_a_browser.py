@@ -163,25 +163,6 @@ def test_every_page_loads_clean_fits_and_is_accessible(
     tab.context.close()
 
 
-def test_the_queue_is_filtered_and_sorted(desktop: Tab, small: str) -> None:
-    settled(desktop, f"{small}/queue")
-    page = desktop.page
-    every = page.locator("table.queue tbody tr").count()
-    user = page.locator("table.queue tbody tr").first.locator("[data-th=user]").inner_text()
-    page.fill("input[name=user]", user)
-    page.click("form.filter button")
-    page.wait_for_url("**/queue?*user=*")
-    shown = {cell.inner_text() for cell in page.locator("[data-th=user]").all()}
-    assert shown == {user}
-    assert 0 < page.locator("table.queue tbody tr").count() <= every
-    page.click("text=All jobs")
-    page.click("thead >> text=GPUs")
-    page.wait_for_url("**/queue?sort=gpus*")
-    gpus = [int(cell.inner_text()) for cell in page.locator("[data-th=GPUs]").all()]
-    assert gpus == sorted(gpus)
-    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("GPUs")
-
-
 def test_the_chart_zooms_by_buttons_and_by_keys(desktop: Tab, small: str) -> None:
     settled(desktop, f"{small}/")
     page, bars = desktop.page, ".gantt-bars"

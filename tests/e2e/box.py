@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -82,6 +83,14 @@ class Box:
 
     def output(self, number: str, task: str = "4294967294") -> str:
         return (self.root / "tmp" / f"{number}_{task}.out").read_text()
+
+    def open_folder(self, name: str) -> Path:
+        """A new one in the testbed, in which each user may have files of their own."""
+        folder = self.root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
+        return folder
 
     def wait(self, what: str, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
         until = time.monotonic() + limit_s * PATIENCE

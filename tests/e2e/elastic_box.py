@@ -82,10 +82,7 @@ class Elastics:
     def __init__(self, box: Box) -> None:
         self.box = box
         for name in ("tmp/elastic", REPORTS):
-            folder = box.root / name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            folder.chmod(0o1777)
+            box.open_folder(name)
         programs = box.root / "opt/elastic"
         programs.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / "slurm/lucid_report.py", programs)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +30,7 @@ EPOCHS = 90
 def script(box: Box) -> Iterator[str]:
     """How a batch script starts the user's program; its arguments are to follow."""
     for folder in (CHECKPOINTS, REPORTS):
-        shutil.rmtree(box.root / folder, ignore_errors=True)
-        (box.root / folder).mkdir(parents=True)
-        (box.root / folder).chmod(0o1777)
+        box.open_folder(folder)
     with python_in(box, PYTHON, HOME) as python:
         (box.root / HOME / "lucid").mkdir(exist_ok=True)
         for path in (*SHIPPED, REPO / "tests/adaptdl_train.py"):

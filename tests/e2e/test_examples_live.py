@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +29,7 @@ EXAMPLES = REPO / "examples"
 def python(box: Box) -> Iterator[MountedPython]:
     """A Python with PyTorch; what Lucid ships for jobs lies where it is installed."""
     for folder in (CHECKPOINTS, REPORTS):
-        shutil.rmtree(box.root / folder, ignore_errors=True)
-        (box.root / folder).mkdir(parents=True)
-        (box.root / folder).chmod(0o1777)
+        box.open_folder(folder)
     (box.root / LUCID).mkdir(parents=True, exist_ok=True)
     for path in (REPO / "slurm/lucid_job", *(REPO / "slurm").glob("lucid_*.py")):
         copy(path, box.root / LUCID)

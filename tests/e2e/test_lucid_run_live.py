@@ -6,17 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from box import Box
 from daemon_box import REPO
-from elastic_box import REPORTS, elastic_lucidd
+from elastic_box import REPORTS, Elastics, elastic_lucidd
 
 CHECKPOINTS = "tmp/lucid-checkpoints"
 
 TRAIN = r'''
 """Counts steps; rank 0 reports, and writes them down at SIGTERM. Arguments: STEPS SECONDS, of one GPU."""
 import json, os, signal, sys, time
-sys.path.insert(0, "/opt/lucid-run")
+sys.path.insert(0, "/opt/elastic")
 import lucid_report
 
 rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -43,48 +42,27 @@ while step < int(sys.argv[1]):
 '''
 
 
-@pytest.fixture
-def programs(box: Box) -> str:
-    """Where lucid-run lies in the testbed, with a program to start."""
-    folder = box.root / "opt/lucid-run"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "lucid_job").mkdir(parents=True)
-    for name in ("lucid_run.py", "lucid_report.py"):
-        shutil.copy(REPO / "slurm" / name, folder)
-    for path in (REPO / "slurm/lucid_job").glob("*.py"):
-        shutil.copy(path, folder / "lucid_job")
-    (folder / "train.py").write_text(TRAIN)
-    root = box.root / CHECKPOINTS
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
-    root.chmod(0o1777)
-    return "/opt/lucid-run"
-
-
 def ranks(box: Box, number: str, restart: int) -> list[dict[str, str]]:
     """Those of one start that have begun, in order."""
     found = [json.loads(path.read_text() or "{}") for path in (box.root / "tmp").glob(f"ranks-{number}.{restart}.*")]
     return sorted((one for one in found if one), key=lambda one: int(one["RANK"]))
 
 
-def test_lucidd_resizes_a_job_over_nodes_and_each_world_is_right(box: Box, programs: str, tmp_path: Path) -> None:
-    reports = box.root / REPORTS
-    shutil.rmtree(reports, ignore_errors=True)
-    reports.mkdir(parents=True)
-    reports.chmod(0o1777)
-    daemon = elastic_lucidd(box, tmp_path / "state")
-    daemon.start()
-    try:
-        train = f"python3 {programs}/train.py 600 0.3"
+def test_lucidd_resizes_a_job_over_nodes_and_each_world_is_right(box: Box, tmp_path: Path) -> None:
+    Elastics(box)
+    programs, reports = box.root / "opt/elastic", box.root / REPORTS
+    shutil.copy(REPO / "slurm/lucid_run.py", programs)
+    (programs / "ranks.py").write_text(TRAIN)
+    box.open_folder(CHECKPOINTS)
+    with elastic_lucidd(box, tmp_path / "state"):
+        train = "python3 /opt/elastic/ranks.py 600 0.3"
         number = box.sbatch(
             "-p", "vc-a", "--gres=gpu:1", "--requeue", "--open-mode=append", "--comment=lucid:elastic=1-8,epochs=30",
             script=f"export LUCID_REPORTS=/{REPORTS}; "
-            f"exec python3 {programs}/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
+            f"exec python3 /opt/elastic/lucid_run.py --checkpoints /{CHECKPOINTS} {train}",
         )  # fmt: skip
         box.wait_ended(number, limit_s=60)
         assert box.state(number) == "COMPLETED", box.output(number)
-    finally:
-        daemon.close()
     starts = int(box.job(number)["restart_cnt"]) + 1
     worlds = [ranks(box, number, restart) for restart in range(starts)]
     print("worlds", [(len(one), sorted({rank["SLURMD_NODENAME"] for rank in one})) for one in worlds])

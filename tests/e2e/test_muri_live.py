@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -35,10 +34,7 @@ def test_programs_that_call_turns_report_by_themselves_and_take_turns(tmp_path: 
     with running("turns", LUCID_TESTBED_SLOTS="4") as box:
         (box.root / "etc/slurm/lucid/node.conf").write_text("daemon lucid\nlimit 5\n")
         (box.root / "tmp/turns_loop.py").write_text(LOOP)
-        folder = box.root / REPORTS
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        folder.chmod(0o1777)
+        folder = box.open_folder(REPORTS)
         more = ("lease_s = 6", 'policy = "muri-l"', "[daemon.elastic]", f'reports_dir = "{folder}"')
 
         def loops(kind: str, seconds: float, where: str) -> str:

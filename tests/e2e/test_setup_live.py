@@ -156,7 +156,8 @@ def test_setup_tells_of_the_pool_makes_it_and_takes_it_away_byte_for_byte(cluste
     assert "overflow" in ended
     assert slurms_own(plain) == packed, "slurm.conf and what slurmctld runs with are as before the pool"
     text = (plain.root / "etc/lucid/lucid.toml").read_text()
-    assert text.replace('mode = "off"\n', "") == toml, "all that is left is that lending is off"
+    off = '[policy.lending]\nmode = "off"\n'
+    assert text.replace(off, "") == toml, "all that is left is that lending is off"
     assert not could_lend(told(plain, f"{POOL} --dry-run")), "it is told no more"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from disk import NOW
-from kept import HERE, same_as, shortened
 
+from kept import HERE, same_as, shortened
 from lucid.cli.main import lucidctl
 from lucid.models.library import Library
 from lucid.node.reports import read_profile_files

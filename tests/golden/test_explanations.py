@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from kept import HERE, same_as
 
 from builders import HEAVY, LIGHT, a_trace, by
+from kept import HERE, same_as
 from lucid.cli.main import lucidctl
 from lucid.core.job import JobProfile
 from lucid.simulator.traces.formats.own import write_trace

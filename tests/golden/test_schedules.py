@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept import HERE
 
+from kept import HERE
 from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs

@@ -1,4 +1,4 @@
-"""Ledgers and partings that are carried from plan to plan, against those made anew; and what a plan books, against
+"""Ledgers that are carried from plan to plan, against those made anew; and what a plan books, against
 what it starts."""
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pytest
 from builders import VC, FixedPredictor, a_job, part
 from builders import settings as rules_of
 from examples import examples, tried
-from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
 from lucid.core.gpu import GpuOut
@@ -84,12 +83,12 @@ def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list
 
 
 def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
-    """Ledgers, whatever came and went, sets of GPUs that overlap in part included: what a plan writes stays its own.
-    And partings, also where the jobs are the same and GPUs are seen to have other memory."""
-    pairs = parted = 0
+    """Ledgers, whatever came and went, sets of GPUs that overlap in part included: what a plan writes stays its own,
+    also where the jobs are the same and GPUs are seen to have other memory."""
+    pairs = 0
     for seed in range(examples(60)):
         rng, odd = random.Random(seed), seed % 3 == 0
-        ledgers, watch, running, nodes = Ledgers(), Partings("asked"), [], _NODES
+        ledgers, running, nodes = Ledgers(), [], _NODES
         for n in range(_STEPS):
             if n % 5:
                 running = _step(rng, running, n, odd)
@@ -104,12 +103,7 @@ def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
             if running and rng.random() < 0.5:
                 found.give_back(running[:2])
                 assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
-            if not odd:
-                leaving = watch(partition)
-                assert leaving == Partings("asked")(partition) == watch(partition)
-                parted += len(leaving)
     assert pairs
-    assert parted > 5
 
 
 def _rules(rng: random.Random) -> PolicySettings:

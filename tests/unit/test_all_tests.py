@@ -1,17 +1,15 @@
-"""The tests as a whole: pytest can collect all of them at once, and none is skipped unseen by ``.ci/run``."""
+"""The tests as a whole: one name a file, no skip unseen by ``.ci/run``, no more than tests/ceiling.toml says."""
 
 from __future__ import annotations
 
-import os
 import subprocess
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import skips
-
-pytest_plugins = ["pytester"]
 
 TESTS = Path(__file__).parents[1]
 
@@ -42,56 +40,27 @@ def test_what_may_be_skipped(reason: str, online: bool, offline: bool) -> None:
     assert (skips.allowed_by(reason, "offline") is not None) is offline
 
 
-def test_a_skip_that_nothing_allows_fails_the_run_and_all_are_told(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(
-        test_one="import pytest\npytest.skip('set LUCID_SHARED', allow_module_level=True)",
-        test_two="""
-            import pytest
-            @pytest.mark.parametrize("n", [1, 2])
-            def test_two(n): pytest.skip("a bad day")
-            def test_three(): pass
-        """,
-    )
-    monkeypatch.delenv(skips.NAME, raising=False)
-    assert pytester.runpytest("-p", "skips").ret == 0, "make test is as it was"
-    monkeypatch.setenv(skips.NAME, "online")
-    told = pytester.runpytest("-p", "skips", "-p", "xdist", "-n", "1")
-    assert told.ret == 1
-    told.stdout.fnmatch_lines(
-        [
-            "2 of test_two.py::test_two?1?: a bad day: NOT ALLOWED by skips.toml",
-            "1 of test_one.py: set LUCID_SHARED: allowed: ../shared is no part of the repository",
-        ]
-    )
-    assert pytester.runpytest("-p", "skips", "test_one.py").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+ROOT = Path(__file__).parents[2]
+CEILING = tomllib.loads((ROOT / "tests/ceiling.toml").read_text())
 
 
-NEEDED = ("debootstrap", "prometheus", "chromium", "cc", "groff")
+def _files(pattern: str) -> list[Path]:
+    """Those that git knows; without git (an unpacked sdist) those that are there."""
+    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        return sorted(ROOT.glob(pattern.replace("/", "/**/")))
+    return [path for line in listed.stdout.splitlines() if (path := ROOT / line).exists()]
 
 
-@pytest.mark.parametrize(
-    ("uid", "has", "update", "install", "code", "how", "words"),
-    [
-        (0, NEEDED, 1, 1, 0, "online", ""),
-        (0, NEEDED[1:], 0, 1, 1, "", "no debootstrap, though apt-get reaches its archive"),
-        (0, NEEDED[:2], 0, 0, 1, "", "no chromium, though apt-get reaches its archive"),
-        (0, NEEDED[:3], 1, 1, 0, "offline", "no groff: apt-get does not reach its archive"),
-        (1000, (), 0, 0, 0, "offline", ""),
-    ],
-)
-def test_a_program_that_apt_get_could_bring_is_not_missed_in_silence(
-    uid: int, has: tuple[str, ...], update: int, install: int, code: int, how: str, words: str, tmp_path: Path
-) -> None:
-    apt = f'case "$*" in *update*) exit {update};; *) exit {install};; esac'
-    for name, does in {"id": f"echo {uid}", "apt-get": apt, **dict.fromkeys(has, "")}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["/bin/bash", TESTS.parent / ".ci/needed"],
-        env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (code, how), done.stderr
-    assert words in done.stderr
+@pytest.mark.parametrize("folder", ["lucid", "slurm", "tests", "tools"])
+def test_code_is_below_its_ceiling(folder: str) -> None:
+    files = _files(f"{folder}/*.py")
+    found = {"lines": sum(path.read_bytes().count(b"\n") for path in files), "files": len(files)}
+    assert {
+        kind: f"{size} above {CEILING[folder][kind]}" for kind, size in found.items() if size > CEILING[folder][kind]
+    } == {}
+
+
+def test_docs_are_below_their_ceiling() -> None:
+    words = sum(len(path.read_text(encoding="utf-8").split()) for path in _files("docs/*.md"))
+    assert words <= CEILING["docs"]["words"]

@@ -1,16 +1,14 @@
-"""The files on a job's two ways through the code, counted; and who reads reasons."""
+"""The files on a job's two ways through the code, counted."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 import lucid
@@ -98,21 +96,3 @@ def test_from_a_row_of_a_trace_to_its_row_in_the_report(tmp_path: Path) -> None:
     first, last = ("simulator/traces/formats/columns.py", "_profile"), ("simulator/report/tables.py", "_packed")
     own = [step for step in way.between(first, last) if not step[1].endswith(".__init__")]
     assert 40 < len({file for file, _ in own}) <= MOST_REPLAYED
-
-
-STEERED = re.compile(r"in [\w.]+\.reasons\b|\.reasons\[|isinstance\(\w*reason, ")
-"""Code that looks into the reasons of a decision."""
-
-
-@pytest.mark.parametrize("room", ["orchestrator", "binder", "profiler", "slurm", "node", "store", "daemon"])
-def test_reasons_only_leave(room: str) -> None:
-    """What a later step needs stands in the decision: only what is shown or stored is made of reasons."""
-    stored = ("store/view.py", "store/sqlite.py", "store/recorder.py")
-    found = {
-        f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in (ROOT / room).rglob("*.py")
-        if not str(path).endswith(stored)
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if STEERED.search(line)
-    }
-    assert found == set()

@@ -1,124 +1,155 @@
-"""The campaign's judge on recorded timelines, and what its watch sees."""
+"""The campaign's judge on recorded timelines, what its watch sees, and that a seed plans it whole."""
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week  # noqa: F401
 from campaign.facts import Broken, Order, Record, Task, runs_from
-from campaign.judge import Finding, judge
+from campaign.fault import FAULTS
+from campaign.judge import judge
+from campaign.plan import plan
+from campaign.site import Site
 from campaign.slurmctld_log import Told, told_by
+from campaign.stream import orders
 from campaign.verdict import verdict
 from campaign.victims import unchosen
-from campaign.watch import HELD_S, WAITS_S, Look, Watch, free_gpus, yielding
+from campaign.watch import HELD_S, WAITS_S, Look, Watch, free_gpus
+from lucid.config.load import load_settings
 
-ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
-ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
+BEGUN = "BEGIN 100.0 7 0 n1 alone\n"
+ONCE = BEGUN + "END 105.0 7 0 0\n"
+AGAIN = "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
+OVER = "BEGIN 90.0 7 0 n4 alone\nBEGIN 100.0 7 1 n1 alone\nEND 105.0 7 1 0\n"
+CUT = "BEGIN 110.4 7 0 n1 alone\nBEGIN 140.0 7 1 n2 alone\nEND 145.0 7 1 0\n"
+GAVE_WAY = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
 KILL = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 104.0, "killed_at": 110.0})
+SAVED_LATER = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 107.0, "killed_at": 110.0})
+LOST_NODE = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
+NO_BOOT = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
+AWAY = Broken("slurmctld-restart", 105.0, 120.0)
+NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
 
 
-def task(lines: str, state: str = "COMPLETED", *, restarts: bool = False, **more: object) -> Task:
-    order = Order("j1-1", 0.0, "alice", (), "sleep 5", restarts=restarts, partition="vc-a", gpus=1)
-    return Task(
-        order, "j1-1", 90.0, "7", runs=runs_from(lines), record=Record("7", state, 0, "", 200.0, "n1"), **more
-    )  # type: ignore[arg-type]
+def task(lines: str = "", state: str = "COMPLETED", **more: Any) -> Task:
+    of_order = {key: more.pop(key) for key in ("restarts", "gives_way", "may_be_refused") if key in more}
+    order = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1, **of_order)
+    record = Record("7", state, 0, more.pop("reason", ""), 200.0, "n1") if more.get("known", True) else None
+    return Task(order, "j1-1", more.pop("at_s", 90.0), "7", runs=runs_from(lines), record=record, **more)
 
 
-def found(*given: object, **more: object) -> list[tuple[str, bool]]:
+def victim(lines: str, state: str = "COMPLETED") -> Task:
+    return task(lines, state, gives_way=True)
+
+
+def found(*given: Any, **more: Any) -> list[tuple[str, bool]]:
     """Kind, and whether it is excused."""
-    findings: list[Finding] = judge(*given, **more)  # type: ignore[arg-type]
-    return [(finding.kind, bool(finding.excuse)) for finding in findings]
+    return [(finding.kind, bool(finding.excuse)) for finding in judge(*given, **more)]
 
 
-def test_a_job_that_ran_once_to_its_end_is_as_asked() -> None:
-    assert found(task(ONCE), []) == []
+AS_ASKED: dict[str, tuple[Any, ...]] = {
+    "it ran once": (task(ONCE), []),
+    "its user allowed another start": (task(OVER, restarts=True), []),
+    "its user cancelled it": (task(BEGUN, "CANCELLED", cancelled_s=101.0), []),
+    "a victim that Slurm requeued": (victim(GAVE_WAY), [], Told(preempted=[120.0])),
+    "a victim that may not be requeued": (victim(BEGUN, "PREEMPTED"), [], Told(preempted=[120.0])),
+}
+FOUND: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "started over unasked": ("killed", (task(OVER), [])),
+    "run after it completed": ("doubled", (task(ONCE + AGAIN, restarts=True), [])),
+    "the same run begun twice": ("doubled", (task(BEGUN + AGAIN.replace("7 1", "7 0"), restarts=True), [])),
+    "forgotten, but its end had been saved": ("doubled", (task(ONCE + AGAIN.replace("7 1", "7 0")), [SAVED_LATER])),
+    "a start that had been saved": ("killed", (task(CUT), [KILL], Told(started=[102.0, 139.0]))),
+    "a requeue long after its end": ("doubled", (task(ONCE + AGAIN, restarts=True), [], Told(requeued=[125.0]))),
+    "a requeue that its user did not allow": ("doubled", (task(ONCE + AGAIN), [], Told(requeued=[105.4]))),
+    "a requeue of what slurmctld knew to have ended": (
+        "doubled", (task(ONCE + AGAIN, restarts=True), [], Told(requeued=[105.4], completed=[105.2])),
+    ),
+    "nobody knows it": ("lost", (task(known=False), [KILL])),
+    "cancelled by nobody before it ran": ("lost", (task("", "CANCELLED"), [])),
+    "cancelled by nobody while it ran": ("killed", (task(BEGUN, "CANCELLED"), [])),
+    "completed without its work": ("lost", (task(BEGUN), [])),
+    "failed": ("killed", (task(BEGUN, "FAILED"), [])),
+    "timed out": ("killed", (task(BEGUN, "TIMEOUT"), [])),
+    "its node is said to have failed": ("killed", (task(BEGUN, "NODE_FAIL"), [])),
+    "another node was lost": (
+        "killed", (task(BEGUN, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]),
+    ),
+    "its node was lost before it ran": (
+        "killed", (task(BEGUN, "NODE_FAIL"), [Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})]),
+    ),
+    "it ran, and a boot failed": ("killed", (task(BEGUN, "NODE_FAIL"), [NO_BOOT])),
+    "waits at the end": ("stuck", (task("", "PENDING"), [])),
+    "runs at the end": ("stuck", (task(BEGUN, "RUNNING"), [])),
+    "refused though nobody drew that": ("stuck", (task("", "PENDING", reason="BadConstraints"), [])),
+    "waits, and slurmctld did not forget it": ("stuck", (task("", "PENDING"), [KILL], Told())),
+    "a step failed by itself while slurmctld was away": (
+        "killed", (task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
+    ),
+    "a victim of nobody": ("killed", (victim(GAVE_WAY), [])),
+    "preempted, and gives way to nobody": ("killed", (task(GAVE_WAY), [], Told(preempted=[120.0]))),
+    "a victim run again after its end": (
+        "doubled", (victim(ONCE + AGAIN), [], Told(preempted=[140.0])),
+    ),
+}  # fmt: skip
+EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "its end was forgotten": ("doubled", (task(ONCE + AGAIN.replace("7 1", "7 0")), [KILL])),
+    "it came after the last save": ("lost", (task(at_s=106.0, known=False), [KILL])),
+    "its start was forgotten": ("killed", (task(CUT), [KILL], Told(started=[109.0, 139.0]))),
+    "its requeue met its end": ("doubled", (task(ONCE + AGAIN, restarts=True), [], Told(requeued=[105.4]))),
+    "its node was lost": ("killed", (task(BEGUN, "NODE_FAIL"), [LOST_NODE])),
+    "one of its nodes was lost": (
+        "killed", (task(BEGUN.replace("n1", "n[1-2]"), "NODE_FAIL"), [LOST_NODE]),
+    ),
+    "plain Slurm refuses it, too": (
+        "stuck", (task("", "PENDING", reason="BadConstraints", may_be_refused=True), []),
+    ),
+    "slurmctld has no record of it": ("stuck", (task("", "PENDING"), [KILL], Told(forgotten=[111.0]))),
+    "slurmctld was away for its step": ("killed", (task(BEGUN, "FAILED", said=NO_SLURM), [AWAY])),
+    "its boot failed": ("killed", (task("", "NODE_FAIL"), [NO_BOOT])),
+}  # fmt: skip
 
 
-def test_a_job_that_its_user_allowed_to_be_started_over_may_be() -> None:
-    lines = "BEGIN 90.0 7 0 n4 alone\nBEGIN 100.0 7 1 n1 alone\nEND 105.0 7 1 0\n"
-    assert found(task(lines, restarts=True), []) == []
-    assert found(task(lines), []) == [("killed", False)]
+@pytest.mark.parametrize("given", AS_ASKED.values(), ids=AS_ASKED)
+def test_what_is_as_asked(given: tuple[Any, ...]) -> None:
+    assert found(*given) == []
 
 
-def test_two_runs_at_the_same_time_are_found() -> None:
-    lines = "BEGIN 100.0 7 0 n1 alone\nBEGIN 102.0 7 1 n2 beside\nEND 105.0 7 0 0\nEND 107.0 7 1 0\n"
+@pytest.mark.parametrize(("kind", "given"), FOUND.values(), ids=FOUND)
+def test_harm_is_found(kind: str, given: tuple[Any, ...]) -> None:
+    assert found(*given) == [(kind, False)]
+
+
+@pytest.mark.parametrize(("kind", "given"), EXCUSED.values(), ids=EXCUSED)
+def test_harm_that_evidence_explains_is_excused(kind: str, given: tuple[Any, ...]) -> None:
+    assert found(*given) == [(kind, True)]
+
+
+@pytest.mark.parametrize("first_ends", ["", "END 105.0 7 0 0\n"])
+def test_two_runs_at_the_same_time_are_found(first_ends: str) -> None:
+    lines = f"{BEGUN}BEGIN 102.0 7 1 n2 beside\n{first_ends}END 107.0 7 1 0\n"
     assert ("doubled", False) in found(task(lines, restarts=True), [])
-    without_end = "BEGIN 100.0 7 0 n1 alone\nBEGIN 102.0 7 1 n2 beside\nEND 107.0 7 1 0\n"
-    assert ("doubled", False) in found(task(without_end, restarts=True), [])
 
 
-def test_a_run_after_a_completed_run_is_found() -> None:
-    lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
-    assert found(task(lines, restarts=True), []) == [("doubled", False)]
+def test_nothing_is_stuck_or_lost_before_all_is_quiet() -> None:
+    assert found(task("", "PENDING"), [], finished=False) == found(task(known=False), [], finished=False) == []
 
 
-def test_the_same_run_begun_twice_is_found() -> None:
-    lines = "BEGIN 100.0 7 0 n1 alone\nBEGIN 130.0 7 0 n1 alone\nEND 135.0 7 0 0\n"
-    assert found(task(lines, restarts=True), []) == [("doubled", False)]
-
-
-def test_what_slurmctld_forgot_when_it_was_killed_is_told_apart_by_evidence_alone() -> None:
-    again = "BEGIN 130.0 7 0 n1 alone\nEND 135.0 7 0 0\n"
-    assert found(task(ONCE + again), [KILL]) == [("doubled", True)], "it ended after the last save"
-    earlier = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 107.0, "killed_at": 110.0})
-    assert found(task(ONCE + again), [earlier]) == [("doubled", False)], "that end had been saved"
-    assert found(task(ONCE + again), [Broken("slurmctld-stop", 104.0, 120.0)]) == [("doubled", False)]
-    lost = Task(ORDER, "j1-1", 106.0, "7", known=False)
-    assert found(lost, [KILL]) == [("lost", True)], "it was submitted after the last save"
-    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), [KILL]) == [("lost", False)]
-
-
-def test_a_start_that_slurmctld_forgot_is_known_by_its_log_where_the_job_was_slower() -> None:
-    lines = "BEGIN 110.4 7 0 n1 alone\nBEGIN 140.0 7 1 n2 alone\nEND 145.0 7 1 0\n"
-    assert found(task(lines), [KILL], Told(started=[109.0, 139.0])) == [("killed", True)]
-    assert found(task(lines), [KILL], Told(started=[102.0, 139.0])) == [("killed", False)], "that start was saved"
-
-
-def test_a_requeue_that_met_the_end_of_a_job_is_told_apart_where_its_user_allowed_one() -> None:
-    lines = ONCE + "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
-    assert found(task(lines, restarts=True), [], Told(requeued=[105.4])) == [("doubled", True)]
-    assert found(task(lines, restarts=True), [], Told(requeued=[125.0])) == [("doubled", False)]
-    assert found(task(lines), [], Told(requeued=[105.4])) == [("doubled", False)]
-    knew = Told(requeued=[105.4], completed=[105.2])
-    assert found(task(lines, restarts=True), [], knew) == [("doubled", False)], "slurmctld had heard of its end"
-
-
-def test_a_job_that_nobody_knows_is_lost() -> None:
-    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), []) == [("lost", False)]
-    assert found(Task(ORDER, "j1-1", 90.0, "7", known=False), [], finished=False) == [], "not before all is quiet"
-
-
-def test_a_job_cancelled_by_nobody_is_lost_before_it_ran_and_killed_after() -> None:
-    assert found(task("", "CANCELLED"), []) == [("lost", False)]
-    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "CANCELLED"), []) == [("killed", False)]
-    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "CANCELLED", cancelled_s=101.0), []) == []
-
-
-def test_completed_without_having_done_its_work_is_lost() -> None:
-    assert found(task("BEGIN 100.0 7 0 n1 alone\n"), []) == [("lost", False)]
-
-
-def test_an_end_that_its_user_did_not_ask_for_is_a_kill_unless_its_node_was_lost() -> None:
-    lines = "BEGIN 100.0 7 0 n1 alone\n"
-    for state in ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"):
-        assert found(task(lines, state), []) == [("killed", False)]
-    lost = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
-    assert found(task(lines, "NODE_FAIL"), [lost]) == [("killed", True)]
-    wide = "BEGIN 100.0 7 0 n[1-2] alone\n"
-    assert found(task(wide, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]) == [("killed", True)]
-    other = Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})
-    assert found(task(lines, "NODE_FAIL"), [other]) == [("killed", False)]
-    earlier = Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})
-    assert found(task(lines, "NODE_FAIL"), [earlier]) == [("killed", False)]
-
-
-def test_a_job_that_has_not_ended_at_the_end_is_stuck() -> None:
-    assert found(task("", "PENDING"), []) == [("stuck", False)]
-    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "RUNNING"), []) == [("stuck", False)]
-    assert found(task("", "PENDING"), [], finished=False) == []
-    never = Record("7", "PENDING", reason="BadConstraints")
-    drawn = Order("j1-1", 0.0, "alice", ("--gpus-per-socket=1",), "", may_be_refused=True)
-    assert found(Task(drawn, "j1-1", 90.0, "7", record=never), []) == [("stuck", True)], "as plain Slurm refuses it"
-    assert found(Task(ORDER, "j1-1", 90.0, "7", record=never), []) == [("stuck", False)]
+def test_a_victim_gives_way_to_an_owner_that_came_to_its_node_or_before_it_ran_again() -> None:
+    for at_s, node, kinds in ((121, "n1", []), (155, "n1", []), (165, "n1", ["killed"]), (121, "n3", ["killed"])):
+        owners = runs_from(f"BEGIN {at_s}.0 9 0 {node} alone\n")
+        assert [kind for kind, _ in found(victim(GAVE_WAY), [], owners=owners)] == kinds
+    line = Order("j1-2", 0.0, "bob", ("-pvc-a",), "sleep 5", ends=frozenset({"COMPLETED"}))
+    record = Record("9", "COMPLETED", 0, "", 200.0, "n1")
+    runs = runs_from("BEGIN 121.0 9 0 n1 alone\nEND 126.0 9 0 0\n")
+    owner = Task(line, "j1-2", 110.0, "9", runs=runs, record=record)
+    assert verdict([victim(GAVE_WAY), owner], "", [], {}, finished=True) == []
+    assert len(verdict([victim(GAVE_WAY)], "", [], {}, finished=True)) == 1
 
 
 def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None:
@@ -129,108 +160,71 @@ def test_lines_that_were_cut_off_are_no_runs_and_no_end_is_passed_over() -> None
     assert (first.ended_s, second.ended_s, second.beside) == (4.0, 3.0, True)
 
 
-def test_a_job_of_which_slurmctld_has_no_record_any_more_is_told_apart_by_its_log() -> None:
-    waits = task("", "PENDING")
-    assert found(waits, [KILL], Told()) == [("stuck", False)]
-    assert found(waits, [KILL], Told(forgotten=[111.0])) == [("stuck", True)]
+def test_a_job_that_waits_for_a_stuck_one_is_not_stuck_itself() -> None:
+    def waits(token: str, after: str, reason: str) -> Task:
+        order = Order(token, 0.0, "alice", (), "", after=after)
+        return Task(order, token, 1.0, token, record=Record(token, "PENDING", 0, reason))
+
+    for reason, excused in (("Dependency", True), ("Resources", False)):
+        told = verdict([waits("1", "", "JobHeldAdmin"), waits("2", "1", reason)], "", [], {}, finished=True)
+        assert [(one.key, bool(one.excuse)) for _, one in told] == [("1", False), ("2", excused)]
 
 
-def test_a_step_that_slurmctld_was_not_there_for_is_told_apart_by_the_jobs_own_words() -> None:
-    cut = "BEGIN 100.0 7 0 n1 alone\n"
-    words = (
-        "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
-    )
-    away = Broken("slurmctld-restart", 105.0, 120.0)
-    assert found(task(cut, "FAILED", said=words), [away]) == [("killed", True)]
-    assert found(task(cut, "FAILED", said="Segmentation fault"), [away]) == [("killed", False)]
-    assert found(task(cut, "FAILED", said=words), [Broken("slurmdbd-kill", 105.0, 120.0)]) == [("killed", False)]
+# -- slurmctld's log -------------------------------------------------------------------------------------------
+
+RECORDED = """\
+[2026-11-25T01:23:46.899] _slurm_rpc_submit_batch_job: JobId=6 InitPrio=1000 usec=639
+[2026-11-25T01:23:48.001] sched: Allocate JobId=6_1(9) NodeList=n4 #CPUs=1 Partition=prof
+[2026-11-25T01:23:50.914] _job_complete: JobId=6_1(9) done
+[2026-11-25T01:23:51.527] sched/backfill: _start_job: Started JobId=6_2(6) in prof on n4
+[2026-11-25T01:23:52.314] _slurm_rpc_submit_batch_job: JobId=13 InitPrio=1000 usec=1098
+[2026-11-25T01:23:52.528] sched/backfill: _start_job: Started JobId=13 in vc-a on n2
+[2026-11-25T01:24:02.357] Purged files for defunct batch JobId=13
+[2026-11-25T01:24:02.365] job_complete: invalid JobId=13
+[2026-11-25T01:24:02.371] _slurm_rpc_submit_batch_job: JobId=13 InitPrio=600 usec=457
+[2026-11-25T01:24:09.100] sched: Allocate JobId=13 NodeList=n1 #CPUs=1 Partition=vc-a
+[2026-11-25T01:24:11.000] _job_complete: requeue JobId=13 per user/system request
+[2026-11-25T01:24:12.001] _job_complete: JobId=13 done
+[2026-11-25T01:24:13.000] error: Vestigial state files for JobId=17, but no job record. This may be
+[2026-11-25T01:24:14.000] sched: Allocate JobId=20_1(9) NodeList=n4 #CPUs=1 Partition=prof
+[2026-11-25T01:24:15.000] preempted JobId=21 has been requeued to reclaim resources for JobId=23
+[2026-11-25T01:24:15.000] slurm_job_preempt: preempted JobId=22 had to be killed
+"""
+AT_S = 1795569826.0
+"""01:23:46 of that log."""
 
 
-SCAV = Order("p1-1", 0.0, "alice", (), "sleep 50", partition="scav", gpus=4, gives_way=True)
-OVER = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
-
-
-def victim(lines: str, state: str = "COMPLETED") -> Task:
-    return Task(SCAV, "p1-1", 90.0, "7", runs=runs_from(lines), record=Record("7", state, 1, "", 210.0, "n1"))
-
-
-def test_a_victim_that_slurm_or_lucid_requeued_for_its_owners_is_as_asked() -> None:
-    assert found(victim(OVER), [], Told(preempted=[120.0])) == []
-    owner = runs_from("BEGIN 121.0 9 0 n1 alone\n")
-    assert found(victim(OVER), [], owners=owner) == [], "an owner's job came to its node"
-    late = runs_from("BEGIN 155.0 9 0 n1 alone\n")
-    assert found(victim(OVER), [], owners=late) == [], "it ran again elsewhere when its GPUs were empty"
-    assert found(victim(OVER), [], owners=runs_from("BEGIN 165.0 9 0 n1 alone\n")) == [("killed", False)]
-    assert found(victim(OVER), []) == [("killed", False)], "for nobody"
-    elsewhere = runs_from("BEGIN 121.0 9 0 n3 alone\nBEGIN 90.0 9 0 n1 alone\n")
-    assert found(victim(OVER), [], owners=elsewhere) == [("killed", False)]
-    assert found(task(OVER), [], Told(preempted=[120.0])) == [("killed", False)], "who gives way to nobody"
-
-
-def test_a_victim_that_may_not_be_requeued_ends_preempted() -> None:
-    cut = "BEGIN 100.0 7 0 n1 alone\n"
-    assert found(victim(cut, "PREEMPTED"), [], Told(preempted=[120.0])) == []
-    assert found(victim(cut, "PREEMPTED"), []) == [("killed", False)]
-    assert found(task(cut, "PREEMPTED"), [], Told(preempted=[120.0])) == [("killed", False)]
-
-
-def test_a_victim_runs_once_at_a_time_and_not_again_after_its_end() -> None:
-    twice = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 beside\nEND 200.0 7 1 0\n"
-    assert found(victim(twice), [], Told(preempted=[120.0])) == [("doubled", False)]
-    again = "BEGIN 100.0 7 0 n1 alone\nEND 120.0 7 0 0\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
-    assert found(victim(again), [], Told(preempted=[140.0])) == [("doubled", False)]
-    assert found(victim(again), [], Told(preempted=[120.4], requeued=[120.4])) == [("doubled", True)]
-
-
-def test_a_job_that_may_not_be_requeued_ends_with_the_boot_that_failed() -> None:
-    failed = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
-    assert found(task("", "NODE_FAIL"), [failed]) == [("killed", True)]
-    assert found(task("", "BOOT_FAIL"), [failed]) == [("killed", True)]
-    assert found(task("BEGIN 100.0 7 0 n1 alone\n", "NODE_FAIL"), [failed]) == [("killed", False)], "it ran"
-    assert found(task("", "NODE_FAIL"), [Broken("sleep", 100.0, 190.0, {"boots_failed": ["n2"]})]) == [
-        ("killed", False)
-    ]
-
-
-def test_slurmctlds_log_names_victims() -> None:
-    log = told_by(
-        "[2026-11-25T03:13:38.010] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1000 usec=1197\n"
-        "[2026-11-25T03:13:38.959] slurm_job_preempt: preempted JobId=2 had to be killed\n"
-        "[2026-11-25T03:13:38.960] preempted JobId=1 has been requeued to reclaim resources for JobId=3\n"
-        "[2026-11-25T03:13:39.960] preempted JobId=5_1(7) has been requeued to reclaim resources for JobId=3\n"
-    )
-    for number in "127":
-        told = log.of(number, 1e12)
-        assert told is not None
-        assert len(told.preempted) == 1
-    assert log.of("3", 1e12) is None
-
-
-def test_every_job_that_is_no_scavenger_is_an_owner_whatever_its_line_says() -> None:
-    line = Order("j1-2", 0.0, "bob", ("-pvc-a",), "sleep 5", ends=frozenset({"COMPLETED"}))
-    record = Record("9", "COMPLETED", 0, "", 200.0, "n1")
-    owner = Task(
-        line, "j1-2", 110.0, "9", runs=runs_from("BEGIN 121.0 9 0 n1 alone\nEND 126.0 9 0 0\n"), record=record
-    )
-    assert verdict([victim(OVER), owner], "", [], {}, finished=True) == []
-    assert len(verdict([victim(OVER)], "", [], {}, finished=True)) == 1
+@pytest.mark.parametrize(
+    ("number", "after_s", "counts"),
+    [
+        ("13", 10, {"submitted": 1, "started": 1, "forgotten": 1}),
+        ("13", 30, {"submitted": 1, "started": 1, "requeued": 1, "completed": 1}),  # given out again
+        ("9", 5, {"started": 1, "completed": 1}),  # a task of array 6
+        ("9", 30, {"started": 1}),  # one of array 20
+        ("6", 30, {"submitted": 1, "started": 1}),  # the last task of an array keeps its number
+        ("17", 30, {"forgotten": 1}),
+        ("21", 30, {"preempted": 1}),
+        ("22", 30, {"preempted": 1}),
+    ],
+)
+def test_a_log_tells_the_owners_of_a_number_apart(number: str, after_s: float, counts: dict[str, int]) -> None:
+    told = told_by(RECORDED).of(number, AT_S + after_s)
+    kinds = ("submitted", "started", "requeued", "completed", "forgotten", "preempted")
+    assert {kind: count for kind in kinds if (count := len(getattr(told, kind)))} == counts
 
 
 def test_whom_slurm_preempted_and_lucid_had_not_chosen() -> None:
     log = """\
 [2026-11-25T04:34:40.593] sched: _update_job: setting tres_per_node:gres/gpu:g0:1 for JobId=19
-[2026-11-25T04:34:40.593] sched: _update_job: setting tres_per_node:gres/gpu:2 for JobId=20
 [2026-11-25T04:34:41.004] preempted JobId=16 has been requeued to reclaim resources for JobId=19
-[2026-11-25T04:34:41.004] preempted JobId=17 has been requeued to reclaim resources for JobId=20
 [2026-11-25T04:35:06.004] preempted JobId=33 has been requeued to reclaim resources for JobId=19
-[2026-11-25T04:36:07.747] preempted JobId=58_1(74) has been requeued to reclaim resources for JobId=58_3(58)
 """
-    told_s = 1795581280.5
-    claims = [(told_s - 300, "19", frozenset({"33"})), (told_s, "19", frozenset({"10", "33"}))]
-    found = ["job 16 for job 19, for which Lucid had chosen 10 33"]
-    assert unchosen(log, claims) == (2, found)
+    claims = [(1795581280.5, "19", frozenset({"10", "33"}))]
+    assert unchosen(log, claims) == (2, ["job 16 for job 19, for which Lucid had chosen 10 33"])
     assert unchosen(log, []) == (0, [])
 
+
+# -- its watch -------------------------------------------------------------------------------------------------
 
 FOLDER, BOUND_S = "/var/campaign", 45.0
 
@@ -248,35 +242,37 @@ def job(state: str = "PENDING", **more: Any) -> dict[str, Any]:
 
 
 HELD = {"priority": {"set": True, "number": 0}, "admin_comment": "lucid:vc=vc-a;held=1"}
+LATE = {"age_s": BOUND_S + 1, "free": 0}
+LATER = {"eligible_time": {"set": True, "number": 5000}}
 
 
 def seen(
     watch_: Watch, seconds: float, *jobs: dict[str, Any], free: int = 4, age_s: float = 1.0, **more: Any
 ) -> Watch:
-    begin = more.pop("begin", 1000.0)
-    broken = more.pop("broken", ())
+    begin, broken = more.pop("begin", 1000.0), more.pop("broken", ())
     for step in range(int(seconds / 2.5) + 1):
         watch_.look(Look(begin + 2.5 * step, jobs, {"vc-a": [free, 0]}, age_s, broken, **more))
     return watch_
 
 
-def test_held_by_nobody_is_stuck() -> None:
-    assert seen(watch(), HELD_S + 10, job(**HELD), age_s=BOUND_S + 1, free=0).stuck.keys() == {"j1-1"}
-
-
-def test_held_while_somebody_decides_or_slurm_cannot_be_told_is_not_stuck() -> None:
-    assert not seen(watch(), HELD_S + 10, job(**HELD), age_s=5.0, free=0).stuck
-    assert not seen(watch(), HELD_S + 10, job(**HELD), age_s=BOUND_S + 1, free=0, barred=True).stuck
-    assert not seen(watch(), HELD_S - 10, job(**HELD), age_s=BOUND_S + 1, free=0).stuck
-    own = HELD | {"admin_comment": ""}
-    assert not seen(watch(release_after_s=5.0), HELD_S + 10, job(**own), age_s=BOUND_S + 1, free=0).stuck
-    assert not seen(watch(), HELD_S + 10, job(**HELD, comment="lucid:held"), age_s=BOUND_S + 1, free=0).stuck
-
-
-def test_a_job_that_waits_beside_free_gpus_for_too_long_is_stuck() -> None:
-    assert seen(watch(), WAITS_S + 10, job()).stuck.keys() == {"j1-1"}
-    assert not seen(watch(), WAITS_S + 10, job(), broken=("disk-full",)).stuck
-    assert not seen(watch(), WAITS_S + 10, job(), free=1).stuck
+@pytest.mark.parametrize(
+    ("order", "more", "seconds", "how", "stuck"),
+    [
+        ({}, HELD, HELD_S + 10, LATE, True),
+        ({}, HELD, HELD_S + 10, {"age_s": 5.0, "free": 0}, False),
+        ({}, HELD, HELD_S + 10, LATE | {"barred": True}, False),
+        ({}, HELD, HELD_S - 10, LATE, False),
+        ({}, HELD | {"comment": "lucid:held"}, HELD_S + 10, LATE, False),
+        ({"release_after_s": 5.0}, HELD | {"admin_comment": ""}, HELD_S + 10, LATE, False),
+        ({}, {}, WAITS_S + 10, {}, True),
+        ({}, {}, WAITS_S + 10, {"broken": ("disk-full",)}, False),
+        ({}, {}, WAITS_S + 10, {"free": 1}, False),
+    ],
+)
+def test_a_job_that_is_held_or_waits_for_too_long_is_stuck(
+    order: dict[str, Any], more: dict[str, Any], seconds: float, how: dict[str, Any], stuck: bool
+) -> None:
+    assert bool(seen(watch(**order), seconds, job(**more), **how).stuck) is stuck
 
 
 def test_the_longest_standstill_is_told_with_and_without_faults() -> None:
@@ -284,69 +280,55 @@ def test_the_longest_standstill_is_told_with_and_without_faults() -> None:
     seen(both, 20, job(), broken=("slurmctld-stop",))
     seen(both, 10, job(), begin=1022.5)
     assert (both.whole.longest_s, both.clear.longest_s) == (32.5, 12.5)
-    assert both.whole.partition == "vc-a"
-    assert both.whole.key == "j1-1"
+    assert (both.whole.partition, both.whole.key) == ("vc-a", "j1-1")
+    for order, more in (({}, LATER), ({}, {"dependency": "afterok:3(unfulfilled)"}), ({"nodes": 2}, {})):
+        assert seen(watch(**order), 20, job(**more)).whole.longest_s == 0, "it cannot start now"
+    seen(both, 5, job("RUNNING"), begin=1035.0)
+    seen(both, 20, job(), begin=1042.5)
+    assert both.whole.longest_s == 32.5, "a start ends a standstill"
 
 
-def test_a_start_ends_a_standstill() -> None:
-    both = Watch(
-        {name: Order(name, 0.0, "a", (), "", partition="vc-a", gpus=1) for name in ("j1-1", "j1-2")}, FOLDER, BOUND_S
-    )
-    other = {"standard_output": f"{FOLDER}/out/j1-2", "job_id": 8}
-    seen(both, 10, job(), job(**other))
-    seen(both, 10, job(), job("RUNNING", **other), begin=1012.5)
-    assert both.whole.longest_s == 10.0
-
-
-def test_what_cannot_start_now_is_no_standstill() -> None:
-    later = {"eligible_time": {"set": True, "number": 5000}}
-    for more in (later, {"dependency": "afterok:3(unfulfilled)"}):
-        assert seen(watch(), 20, job(**more)).whole.longest_s == 0
-    assert seen(watch(nodes=2), 20, job()).whole.longest_s == 0, "the other node is full"
-
-
-def test_tasks_of_an_array_are_told_apart_before_slurm_does() -> None:
-    array = Watch({"j1-1": Order("j1-1", 0.0, "a", (), "", tasks=(0, 1, 2))}, FOLDER, BOUND_S)
-    one = job("RUNNING", job_id=8, array_task_id={"set": True, "number": 0})
-    rest = job(array_task_id={"set": False}, array_task_string="1-2%1")
-    array.look(Look(1000.0, [one, rest], {}, 1.0, ()))
-    assert {key: (r.job, r.state) for key, r in array.records.items()} == {
-        "j1-1_0": ("8", "RUNNING"), "j1-1_1": ("7", "PENDING"), "j1-1_2": ("7", "PENDING"),
-    }  # fmt: skip
-
-
-def test_free_gpus_are_whole_ones_of_nodes_that_can_be_used() -> None:
+@pytest.mark.parametrize(
+    ("more", "free"),
+    [
+        ({}, [1]),
+        ({"state": ["IDLE", "POWERED_DOWN"]}, [1]),  # Slurm wakes it
+        ({"state": ["IDLE", "DRAIN"]}, []),
+        ({"state": ["DOWN"]}, []),
+        ({"state": ["IDLE", "RESERVED", "MAINTENANCE"]}, []),
+        ({"state": ["MIXED", "REBOOT_REQUESTED"]}, []),
+        ({"state": ["IDLE", "POWERING_DOWN"]}, []),
+        ({"alloc_cpus": 15}, []),
+        ({"alloc_memory": 63000}, []),
+    ],
+)
+def test_free_gpus_are_whole_ones_of_nodes_that_can_be_used(more: dict[str, Any], free: list[int]) -> None:
     node = {
-        "state": ["MIXED"], "partitions": ["vc-a"], "cpus": 16, "alloc_cpus": 2, "real_memory": 64000,
+        "name": "n1", "state": ["MIXED"], "partitions": ["vc-a"], "cpus": 16, "alloc_cpus": 2, "real_memory": 64000,
         "alloc_memory": 2000, "gres": "gpu:g0:1,gpu:g1:1,gpu:g2:1,shard:g0:2,shard:g1:2,shard:g2:2",
         "gres_used": "gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g1:1(1/2),shard:g2:0(0/2)",
     }  # fmt: skip
-    assert free_gpus([node], ["vc-a", "vc-b"]) == {"vc-a": [1], "vc-b": []}
-    for more in (
-        {"state": ["IDLE", "DRAIN"]},
-        {"state": ["DOWN"]},
-        {"alloc_cpus": 15},
-        {"alloc_memory": 63000},
-        {"state": ["IDLE", "RESERVED", "MAINTENANCE"]},
-        {"state": ["IDLE", "REBOOT_ISSUED"]},
-        {"state": ["MIXED", "REBOOT_REQUESTED"]},
-        {"state": ["IDLE", "POWERING_DOWN"]},
-    ):
-        assert free_gpus([node | more], ["vc-a"]) == {"vc-a": []}
-    asleep = node | {"state": ["IDLE", "POWERED_DOWN"]}
-    assert free_gpus([asleep], ["vc-a"]) == {"vc-a": [1]}, "Slurm wakes it"
+    assert free_gpus([node | more], ["vc-a"]) == {"vc-a": free}
 
 
-def test_gpus_of_those_that_give_way_are_free_for_who_may_preempt_them() -> None:
-    jobs = [
-        {"partition": "scav", "job_state": ["RUNNING"], "nodes": "n[1-2]",
-         "gres_detail": ["gpu:g0:0(IDX:),gpu:g1:1(IDX:1)", "shard:g2:1(0/2,0/2,1/2,0/2)"]},
-        {"partition": "vc-a", "job_state": ["RUNNING"], "nodes": "n2", "gres_detail": ["shard:g2:1(0/2,0/2,1/2)"]},
-        {"partition": "scav", "job_state": ["PENDING"], "nodes": "", "gres_detail": []},
-    ]  # fmt: skip
-    assert yielding(jobs, "scav") == {"n1": {"g1"}, "n2": set()}
-    node = {
-        "name": "n1", "state": ["MIXED"], "partitions": ["vc-a"], "cpus": 16, "alloc_cpus": 2, "real_memory": 64000,
-        "alloc_memory": 2000, "gres": "gpu:g0:1,gpu:g1:1", "gres_used": "gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)",
+# -- its plan --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_seed_plans_faults_that_never_meet_on_what_they_touch(seed: int) -> None:
+    due = plan(FAULTS, seed, 3600)
+    assert due == plan(FAULTS, seed, 3600) != plan(FAULTS, seed + 1, 3600)
+    assert list(orders(seed, 300)) == list(orders(seed, 300)) != list(orders(seed + 1, 300))
+    for one, other in itertools.combinations(due, 2):
+        if one.at_s < other.until_s and other.at_s < one.until_s:
+            assert not FAULTS[one.name].touches & FAULTS[other.name].touches, (one, other)
+
+
+def test_lucidd_takes_the_settings_that_the_campaign_writes(tmp_path: Path) -> None:
+    """A setting that went once kept every campaign from its first heartbeat."""
+    names = ("root", "state", "profiles", "heartbeat")
+    site = SimpleNamespace(config=tmp_path / "lucid.toml", **{name: tmp_path / name for name in names})
+    Site._settings(site)  # type: ignore[arg-type]
+    assert load_settings(tmp_path / "lucid.toml", live=True).daemon.partitions == {
+        "vc-a": "pack", "vc-b": "pack", "scav": "pack",
     }  # fmt: skip
-    assert free_gpus([node], ["vc-a"], {"n1": {"g1"}}) == {"vc-a": [1]}

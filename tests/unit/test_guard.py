@@ -11,12 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.guard import __main__ as guard
-from benchmarks.guard.figures import COUNTS, HOT, cold_plan
+from benchmarks.guard.figures import COUNTS, HOT
 from benchmarks.guard.measure import Between, Hot, Work, measured
 from benchmarks.guard.record import RECORD, Entry, Verdict, read, renewed, verdict, write
-from lucid.core.decision import PartitionPlan
-from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.queue import QueuePolicy
 
 WHY = "columns instead of objects"
 
@@ -53,24 +50,6 @@ def test_half_as_much_again_is_red_on_any_machine_and_noise_of_a_tenth_is_not(
 ) -> None:
     recorded = {"it": Entry(100.0, "loop", "abc", "2026-11-25", WHY)}
     assert verdict("it", Machine(slower, 0.1).ratio_of(work_s), "loop", recorded) is expected
-
-
-def test_a_policy_that_does_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each plan takes 0.1 s of a clock that nothing else moves but the loop, so a busy machine hides nothing."""
-    figure, machine, plan = cold_plan("fifo", 1_000, 64, 24, 4), Machine(1.0, 0.0), QueuePolicy.plan_partition
-    plans = 1
-
-    def planned(self: QueuePolicy, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        machine.does(0.1 * plans)
-        return plan(self, partition, snapshot)
-
-    def ratio() -> float:
-        loops = {figure.loop: lambda: machine.does(0.01)}
-        return measured([figure], clock=lambda: machine.now_s, loops=loops)[figure.name].ratio
-
-    monkeypatch.setattr(QueuePolicy, "plan_partition", planned)
-    plain, plans = ratio(), 2
-    assert ratio() == pytest.approx(2 * plain)
 
 
 def test_a_record_changes_where_it_differs_and_keeps_the_reason(tmp_path: Path) -> None:

@@ -23,20 +23,9 @@ ORDER = (
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names.split()}
 DECIDES = {"core", "binder", "orchestrator", "profiler"}
 MACHINE = {
-    "pyslurm",
-    "pynvml",
-    "subprocess",
-    "socket",
-    "sqlite3",
-    "apscheduler",
-    "click",
-    "rich",
-    "sklearn",
-    "interpret",
-    "pandas",
-    "time",
-    "random",
-}
+    "pyslurm", "pynvml", "subprocess", "socket", "sqlite3", "apscheduler", "click", "rich", "sklearn", "interpret",
+    "pandas", "time", "random",
+}  # fmt: skip
 HEAVY = {"numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "click", "rich", "jinja2"}
 """What the sampler, which runs beside jobs, never loads."""
 
@@ -86,6 +75,18 @@ def test_only_what_runs_beside_slurm_imports_what_talks_to_it() -> None:
     may = {"slurm", "daemon", "setup", "cli"}
     found = {module(path) for path in FILES for of, _ in imports(path) if room(of) == "slurm"}
     assert {name for name in found if room(name) not in may} == {"lucid.web.demo", "lucid.web.pages.people"}
+
+
+STEERED = re.compile(r"in [\w.]+\.reasons\b|\.reasons\[|isinstance\(\w*reason, ")
+"""Code that looks into the reasons of a decision."""
+
+
+def test_reasons_only_leave() -> None:
+    """What a later step needs stands in the decision: only what is shown or stored is made of reasons."""
+    rooms = {*DECIDES, "slurm", "node", "store", "daemon"} - {"core"}
+    stored = ("store/view.py", "store/sqlite.py", "store/recorder.py")
+    asked = [path for path in FILES if room(module(path)) in rooms and not str(path).endswith(stored)]
+    assert [path for path in asked if STEERED.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_there_are_no_circles() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 import rooms
@@ -41,42 +40,3 @@ def test_every_pattern_is_for_something() -> None:
         and not any(found is room and rooms.Room((pattern,)).has(path) for path, found in first.items())
     ]
     assert idle == []
-
-
-@pytest.mark.parametrize(
-    ("word", "some", "others"),
-    [
-        (
-            "lucid/slurm/view/snapshot.py",
-            {"test_lucidd.py", "test_story.py"},
-            {"test_packages.py", "test_muri_live.py"},
-        ),
-        ("slurm/job_submit/80_submit.lua", {"test_plugin.py"}, {"test_setup_live.py"}),
-        ("tests/e2e/test_hooks.py", {"test_hooks.py"}, {"test_lucidd.py"}),
-        ("tests/e2e/elastic_box.py", {"test_elastic_live.py"}, {"test_lucidd.py"}),
-        ("tests/e2e/box.py", {"test_elastic_live.py", "test_packages.py", "test_testbed.py"}, set()),
-        ("lucid/web", {"test_setup_live.py"}, {"test_lucidd.py"}),
-    ],
-)
-def test_a_path_asks_for_its_own_files_and_for_the_story(
-    word: str, some: set[str], others: set[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rooms.main([word])
-    chosen = {Path(name).name for name in capsys.readouterr().out.split()}
-    assert some | {*rooms.STORY} <= chosen
-    assert not others & chosen
-
-
-def test_where_nothing_goes_with_it_nothing_is_run_and_the_reason_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    rooms.main(["lucid/simulator/engine.py", "README.md"])
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "lucid/simulator/engine.py: none; nothing of it talks to Slurm" in told.err
-
-
-def test_a_revision_means_what_differs_from_it() -> None:
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=all", "--no-renames"],
-        cwd=rooms.REPO, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert set(rooms.paths_of("HEAD")) == {line[3:] for line in changed.splitlines()}

@@ -1,17 +1,19 @@
 """A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
+Those that are begun at the same time have ports of their own.
 
-Its daemons are left out: what is tried is who takes it down.
+Its daemons are left out: what is tried is who takes it down. On a real testbed:
+tests/e2e/test_testbed_lifetime_live.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from testbed import cli, host
-from testbed.owner import MARK, dead, mark_of, marked
-from testbed.settings import layout_from
+from testbed.owner import dead, mark_of
+from testbed.settings import Layout, TestbedError, layout_from
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -142,30 +144,6 @@ def test_a_testbed_that_is_somebody_elses_now_stays(started: Callable[[str], Pro
     assert not dead(mark_of(os.getpid()))
 
 
-def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        program = Program(tmp_path, "waits")
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    program.process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
-    assert program.process.poll() is None
-    program.process.terminate()
-    program.process.communicate(timeout=20)
-    assert not program.left
-
-
-def test_a_process_is_told_by_more_than_its_number() -> None:
-    mark = mark_of(os.getpid())
-    assert not dead(mark)
-    assert dead(f"{os.getpid()}:1")
-    assert dead("")
-    assert MARK not in mark
-    assert marked("999999:1") == []
-
-
 def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
     """slurmctld executes the file behind its links when it is reconfigured, where it was started without a path."""
     program = tmp_path / "slurmctld-wlm"
@@ -177,16 +155,55 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
-    """The tests' own are watched (conftest.py, testbeds.py); ``make cluster`` leaves one up on purpose."""
-    begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
-    found = set()
-    for folder in ("slurm", "benchmarks", "tests", "tools"):
-        for path in (REPO / folder).rglob("*.py"):
-            name = str(path.relative_to(REPO))
-            if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):
-                continue
-            if re.search(r"\b(?:cli|testbed)\.up\(", path.read_text()):
-                found.add(name)
-                assert "kept(" in (REPO / begun_by.get(name, name)).read_text(), name
-    assert len(found) >= 5
+PORT = 27_000 + os.getpid() % 10 * 100
+"""Where ports are asked for; another run of this test asks for others."""
+
+
+@pytest.fixture
+def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "unfit", lambda layout: None)
+    monkeypatch.setattr(cli.tree, "build", lambda layout, say: None)
+    monkeypatch.setattr(cli.tree, "release", lambda layout: "24.11.5")
+    monkeypatch.setattr(cli.host, "mount", lambda layout: None)
+    monkeypatch.setattr(cli.cgroups, "prepare", lambda layout: None)
+    monkeypatch.setattr(cli.conf, "write", lambda layout, base, files: None)
+
+
+def bed(folder: Path, name: str, **environ: str) -> Layout:
+    return layout_from({"LUCID_TESTBED": str(folder), "LUCID_TESTBED_NAME": name, **environ})
+
+
+def begun_at_once(monkeypatch: pytest.MonkeyPatch, *layouts: Layout) -> list[int | str]:
+    """The first port of each, in order, or why it did not come up. None listens before all have chosen."""
+    got: list[int | str] = [""] * len(layouts)
+    chosen = threading.Barrier(len(layouts), timeout=5)
+    monkeypatch.setattr(cli.daemons, "start", lambda layout, say: chosen.wait())
+
+    def begin(number: int) -> None:
+        try:
+            got[number] = cli.up(layouts[number], lambda text: None)["port"]
+        except TestbedError as error:
+            got[number] = str(error)
+            chosen.wait()
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(len(layouts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got
+
+
+@pytest.mark.usefixtures("nothing_is_started")
+def test_in_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = begun_at_once(monkeypatch, *(bed(tmp_path / name, name) for name in "abc"))
+    assert len(set(got)) == 3, got
+    assert all(isinstance(port, int) for port in got), got
+
+
+@pytest.mark.usefixtures("nothing_is_started")
+def test_ports_that_were_asked_for_and_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beds = [bed(tmp_path, name, LUCID_TESTBED_PORT=str(PORT + 5 * n)) for n, name in enumerate("ab")]
+    got = begun_at_once(monkeypatch, *beds)
+    assert sorted(isinstance(port, int) for port in got) == [False, True], got
+    assert any("LUCID_TESTBED_PORT" in str(port) for port in got), got

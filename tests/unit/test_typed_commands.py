@@ -15,48 +15,6 @@ from lucid.cli.main import lucidctl
 from sdists import tracked
 from typed import REPO, Command, bare, blocks_of, commands_of, copy_data, pages, refusals, typed
 
-PAGE = """# A page
-
-Say `lucidctl explain JOB`, or `lucidctl
-queue`; `lucidctl … --json` is no whole command, and `sbatch x` none of ours.
-
-```
-$ lucidctl web --demo      # it's a comment
-lucidctl slurm render --nodes 'n[1-4]:gpus=4' \\
-  --out conf               # and this
-sudo lucidctl efficiency --week > week.txt 2> errors && make test | tee log
-lucidctl trace describe TRACE [--json] [--format sacct]
-lucidctl simulate [OPTIONS] TRACE
-```
-
-    A=1 job=$(sbatch x); until lucidctl explain "${job}_2"; do sleep 1; done
-
-- a list:
-    `make docs` in it
-"""
-
-
-def words(page: str) -> list[tuple[str, ...]]:
-    return [command.words for command in commands_of(page)]
-
-
-def test_commands_are_taken_out_of_a_page() -> None:
-    assert [(command.line, command.words, command.mention) for command in commands_of(PAGE)] == [
-        (3, ("lucidctl", "explain", "JOB"), True),
-        (3, ("lucidctl", "queue"), True),
-        (7, ("lucidctl", "web", "--demo"), False),
-        (8, ("lucidctl", "slurm", "render", "--nodes", "n[1-4]:gpus=4", "--out", "conf"), False),
-        (10, ("lucidctl", "efficiency", "--week"), False),
-        (10, ("make", "test"), False),
-        (11, ("lucidctl", "trace", "describe", "TRACE", "--json", "--format", "sacct"), False),
-        (15, ("lucidctl", "explain", "${job}_2"), False),
-        (18, ("make", "docs"), True),
-    ]
-
-
-def test_a_page_that_marks_what_is_typed_shows_the_rest() -> None:
-    assert words("```sh as=alice\nlucidctl queue\n```\n\n```\nlucidd runs here\n```\n") == [("lucidctl", "queue")]
-
 
 @pytest.mark.parametrize(
     ("line", "why"),
@@ -80,12 +38,6 @@ def test_a_page_that_marks_what_is_typed_shows_the_rest() -> None:
 def test_what_cannot_be_typed_is_refused(line: str, why: str) -> None:
     (refusal,) = refusals(commands_of(f"```\n{line}\n```\n"))
     assert why in refusal
-
-
-@pytest.mark.parametrize("line", ["lucidctl when", "lucidctl simulate --config", "lucidctl models", "lucidd --check"])
-def test_a_mention_may_leave_something_out(line: str) -> None:
-    assert refusals(commands_of(f"Say `{line}`.")) == []
-    assert refusals(commands_of("Say `lucidctl when 17 18`.")) != []
 
 
 def test_every_command_of_every_page_is_parsed() -> None:

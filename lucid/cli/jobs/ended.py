@@ -12,10 +12,10 @@ from lucid.accounting.endings import Ending, why_ended
 from lucid.config.load import Settings
 from lucid.core.job import Ended
 from lucid.errors import ClusterError
-from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.formatting import duration
 from lucid.explain.story import Story
 from lucid.explain.time_limits import earlier_of, earlier_to_dict, earlier_words
+from lucid.explain.waste import plain_ending, with_readings
 from lucid.slurm.accounting import ending_of
 from lucid.slurm.client import Breaker, checked_id
 from lucid.slurm.commands import CommandClient

@@ -38,9 +38,8 @@ from lucid.simulator.metrics import (
     loss_text,
     run_metrics,
 )
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import ReplayOptions, Scenario
 from lucid.simulator.traces.record import TraceJob
 
 Floats = NDArray[np.float64]

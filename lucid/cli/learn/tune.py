@@ -18,8 +18,7 @@ from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
-from lucid.simulator.replay_options import ReplayOptions
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import ReplayOptions, Scenario
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff

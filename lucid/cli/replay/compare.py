@@ -17,8 +17,8 @@ from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.metrics import times_baseline
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.summary import never_ran
+from lucid.simulator.scenario import ReplayOptions
 
 
 @click.command(cls=Sectioned)

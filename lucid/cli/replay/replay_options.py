@@ -24,8 +24,7 @@ from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.replay_options import ReplayOptions
-from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
+from lucid.simulator.scenario import PREDICTORS, ReplayOptions, Scenario, Throughput
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads

@@ -31,10 +31,9 @@ from lucid.simulator.metrics import (
     times_baseline,
 )
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
-from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import never_ran
-from lucid.simulator.scenario import Scenario, with_promise
+from lucid.simulator.scenario import ReplayOptions, Scenario, with_promise
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 

@@ -29,6 +29,7 @@ from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.pyslurm import make_client
+from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import Lease, holder_is_dead
 from lucid.store.sqlite import SqliteStore
@@ -104,17 +105,6 @@ def _modes(settings: Settings) -> dict[str, Mode]:
         switches = {}
     gone = {"paused", *(KEY + name for name in overtaken(settings, switches))}
     return modes_from(settings, {key: value for key, value in switches.items() if key not in gone})
-
-
-class _NoProfiles:
-    def new(self) -> tuple[()]:
-        return ()
-
-    def idle(self, job: str) -> None:
-        """``None``: no job has a profile."""
-
-    def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
-        return ()
 
 
 @click.command()
@@ -211,8 +201,8 @@ def let_everything_go(
     """Mend in observe mode until nothing is left to mend; returns the ids of jobs that are still held."""
     modes = dict.fromkeys(settings.daemon.partitions, Mode.OBSERVE)
     cluster = SlurmCluster(
-        client, store, _NoProfiles(), SystemClock(), settings.slurm, settings.daemon, lambda: modes,
-        lambda _job: False, token,
+        client, store, ProfileFolder(Path("/nonexistent")), SystemClock(), settings.slurm, settings.daemon,
+        lambda: modes, lambda _job: False, token,
     )  # fmt: skip
     until, last = time.monotonic() + wait_s, ""
     while True:

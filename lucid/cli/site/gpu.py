@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
 from lucid.explain.formatting import duration, when
+from lucid.files import user_name
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
 from lucid.profiler.summary import Spell, Summary
@@ -93,7 +93,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     back; nothing else does."""
     node, index = _parsed(gpu)
     store = live_store(live_settings(config), write=True)
-    made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
+    made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=user_name(os.getuid()))
     store.set_setting(BACK + made.name, None)
     store.set_setting(OUT + made.name, json.dumps(out_json(made)))
     say(shown(f"{made.name} is out, {_from_when(store)}"))
@@ -110,7 +110,7 @@ def returned(gpu: str, config: Path) -> None:
     name = f"{node}:{index}"
     store = live_store(live_settings(config), write=True)
     was = outs_in(store.settings()).get(name)
-    store.set_setting(BACK + name, f"{time.time():.3f} {_me()}")
+    store.set_setting(BACK + name, f"{time.time():.3f} {user_name(os.getuid())}")
     store.set_setting(OUT + name, None)
     if was is None:
         say(shown(f"{name} was not out; what was seen of it until now does not take it out"))
@@ -120,13 +120,6 @@ def returned(gpu: str, config: Path) -> None:
 
 def _from_when(store: Any) -> str:
     return "from the next cycle on" if lives(store.lease(), time.time()) else "once lucidd runs (it is down now)"
-
-
-def _me() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _parsed(gpu: str) -> tuple[str, int]:

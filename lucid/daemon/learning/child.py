@@ -18,7 +18,7 @@ from lucid.config.live import DaemonSettings
 from lucid.core.job import Ended, Job
 from lucid.core.ports import Clock
 from lucid.errors import ClusterError
-from lucid.slurm.accounting import Accounted, Accounting
+from lucid.slurm.accounting import Accounted, SacctClient
 from lucid.slurm.act.placeholders import NAME as PLACEHOLDER
 from lucid.slurm.records.fields import parse_mark
 from lucid.slurm.view.observation import home_of, submitted_s
@@ -115,7 +115,7 @@ class CatchUp:
     """Asks accounting once for the time since the last good cycle of any daemon, at most ``daemon.catch_up_days``; if
     it does not answer, twice more. The newest 20,000 jobs are taken in."""
 
-    def __init__(self, store: SqliteStore, accounting: Accounting, clock: Clock, settings: DaemonSettings) -> None:
+    def __init__(self, store: SqliteStore, accounting: SacctClient, clock: Clock, settings: DaemonSettings) -> None:
         self._store = store
         self._accounting = accounting
         self._clock = clock

@@ -14,11 +14,11 @@ from lucid.core.snapshot import Partition, Snapshot
 if TYPE_CHECKING:
     from lucid.daemon.learning.models import LiveModels
     from lucid.slurm.client import Breaker
-    from lucid.slurm.view.profiles import ProfileSource
+    from lucid.slurm.view.profiles import ProfileFolder
 
 
 def status_of(
-    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileSource
+    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileFolder
 ) -> dict[str, Any]:
     """The calls to Slurm, which models answer, and which profiles could not be read."""
     calls = breaker.calls

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from lucid.config.load import Settings, profiles_folder
 from lucid.core.codec import from_json
 from lucid.core.job import Job, JobProfile, Running
+from lucid.core.times import DAY_S
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
@@ -20,8 +21,6 @@ from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import DAYS, JobAccount, JobUse, judged
 from lucid.slurm.records.request import NOT_TO_SHARE
 from lucid.store.sqlite import SqliteStore
-
-_DAY_S = 86400.0
 
 
 def job_accounts(
@@ -36,7 +35,7 @@ def job_accounts(
     whole run, by end. ``running``: the running jobs with the time, where they are known already.
 
     Raises: StoreError: the store cannot be read."""
-    uses_of = job_uses(store, uses.uses(), settings, now_s - days * _DAY_S, running)
+    uses_of = job_uses(store, uses.uses(), settings, now_s - days * DAY_S, running)
     return judged(uses_of, settings.efficiency)
 
 

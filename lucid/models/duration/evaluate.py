@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from lucid.core.times import DAY_S
 from lucid.errors import TraceError
 from lucid.models.duration.estimate import BoolArray, running_median_log
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
@@ -38,7 +39,6 @@ REFITS: Final = 12
 MOST_WORSE: Final = 0.01
 """How much worse than the running median the model may be before it fails: relative for errors, absolute for shares
 and rank correlations."""
-_DAY_S: Final = 86_400.0
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
 
@@ -92,7 +92,7 @@ def evaluate_duration(
     sources, counts = np.unique(result.source[scored].astype(str), return_counts=True)
     point, median = result.point_s[scored], result.median_s[scored]
     _, user = np.unique([str(name) for name in jobs.user[test_from:][scored]], return_inverse=True)
-    days = np.floor(jobs.submit_s[test_from:][scored] / _DAY_S)
+    days = np.floor(jobs.submit_s[test_from:][scored] / DAY_S)
     tested = jobs.select(np.flatnonzero(scored) + test_from)
     queues = queues_of(tested.submit_s, tested.end_s - tested.duration_s)
     took = tested.gpus * truth

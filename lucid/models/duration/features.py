@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.core.codec import from_json
+from lucid.core.times import DAY_S
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
 STAT_NAMES: Final = (
@@ -152,7 +153,6 @@ LOG_OFFSET_S: Final = 10.0
 
 LEVELS: Final = ("user", "request", "name")
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
-_DAY_S: Final = 86_400.0
 _EPOCH_WEEKDAY: Final = 3  # 1 January 1970 was a Thursday, Monday counting 0
 
 
@@ -209,8 +209,8 @@ def feature_columns(
         "nodes": jobs.nodes,
         "memory_mib": jobs.memory_mib,
         "limit_s": jobs.limit_s,
-        "hour": jobs.submit_s % _DAY_S / 3600.0,
-        "weekday": np.floor(jobs.submit_s / _DAY_S + _EPOCH_WEEKDAY) % 7,
+        "hour": jobs.submit_s % DAY_S / 3600.0,
+        "weekday": np.floor(jobs.submit_s / DAY_S + _EPOCH_WEEKDAY) % 7,
         "user_jobs": fact["user_count"],
         "user_spread": fact["user_spread"],
         "user_idle_s": jobs.submit_s - fact["user_last_end_s"],

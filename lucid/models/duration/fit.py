@@ -196,7 +196,7 @@ def _choose(
 ) -> tuple[Choice, FloatArray]:
     """The choice of tables to train, and the answers of every candidate's tables for every job, shape (n,): relative
     to the anchor, NaN for jobs before the first fold."""
-    labels = {_label(*candidate): candidate for candidate in _CANDIDATES}
+    labels = {f"{name} model × {weight:g}": (name, weight) for name, weight in _CANDIDATES}
     losses: dict[str, list[float]] = {label: [] for label in labels}
     corrections = {label: np.full(len(jobs), np.nan) for label in labels}
     ends = jobs.end_s[known]
@@ -241,10 +241,6 @@ def _evident(table: Mapping[str, FloatArray]) -> str:
         if float(gain.mean()) > _STANDARD_ERRORS * error and table[label].mean() < table[best].mean():
             best = label
     return best
-
-
-def _label(name: str, weight: float) -> str:
-    return f"{name} model × {weight:g}"
 
 
 def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limit_s: FloatArray) -> float:

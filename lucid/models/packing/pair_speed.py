@@ -178,7 +178,7 @@ class PairDesign:
         both = (self._axes["own_workload"], self._axes["partner_workload"])
         overlaps = tuple((self._axes[name], self._overlap) for name in _NAMED)
         self._effects: list[tuple[Axis, ...]] = [*((a,) for a in self._axes.values()), both, *overlaps]
-        steps = self._steps(self._bins)
+        steps = (self._bins[:, None] >= np.arange(2, len(self._overlap.cuts) + 2)[None, :]).astype(np.float64)
         blocks = [self._block(axes) for axes in self._effects]
         self._sizes = [block.shape[1] for block in blocks]
         free = np.concatenate(blocks, axis=1)
@@ -224,9 +224,6 @@ class PairDesign:
         else:
             table[1:-1, 1:-1] = values.reshape(shape[0] - 2, shape[1] - 2)
         return Term(" x ".join(axis.feature for axis in axes), axes, table, weights)
-
-    def _steps(self, bins: IntArray) -> FloatArray:
-        return (bins[:, None] >= np.arange(2, len(self._overlap.cuts) + 2)[None, :]).astype(np.float64)
 
     def _block(self, axes: tuple[Axis, ...]) -> FloatArray:
         first = _one_hot(axes[0], self._columns)

@@ -16,6 +16,7 @@ import numpy as np
 
 from lucid.core.job import Job
 from lucid.core.snapshot import ArrivalForecast
+from lucid.core.times import DAY_S
 from lucid.errors import ModelError
 from lucid.models.kind import SAMPLE, Kind, Tables, Task, split
 from lucid.models.library import Library, Version
@@ -23,8 +24,6 @@ from lucid.models.throughput.bins import BIN_S, OTHERS, REACH_DAYS, Bins, FloatA
 from lucid.models.throughput.fit import check_enough, fit_throughput
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
 from lucid.models.training import Drift, Evidence, Rules, psi
-
-_DAY_S = 86400.0
 
 
 class LearnedForecaster:
@@ -70,7 +69,7 @@ class LearnedForecaster:
         made_for = (math.floor((now_s + self._epoch_s) / self.width_s), self.model)
         if made_for != self._made_for:
             bins = self.past(now_s, REACH_DAYS + 1)
-            enough = bins is not None and len(bins.start) * self.width_s >= (REACH_DAYS + 1) * _DAY_S
+            enough = bins is not None and len(bins.start) * self.width_s >= (REACH_DAYS + 1) * DAY_S
             self._made = self._shared_out(self.model.gpus_per_hour(bins), plain) if bins and enough else plain
             self._made_for = made_for
         return self._made
@@ -81,7 +80,7 @@ class LearnedForecaster:
         end = math.floor((now_s + self._epoch_s) / width_s)
         first = min(self._jobs, default=end)
         if days < math.inf:
-            first = max(first, end - round(days * _DAY_S / width_s))
+            first = max(first, end - round(days * DAY_S / width_s))
         if end - first < 2:
             return None
         start = tuple(datetime.fromtimestamp(at * width_s, UTC) for at in range(first, end))

@@ -100,7 +100,8 @@ class StartTimes:
     """Remembers forecasts and what came true, and puts a range round a planned start."""
 
     def __init__(self) -> None:
-        self._open: dict[str, StartForecast] = {}
+        self.open: dict[str, StartForecast] = {}
+        """Forecasts of jobs that wait, by job."""
         self._done: deque[StartForecast] = deque(maxlen=_MOST)
         self._stretch: dict[tuple[bool, bool], float] = {}
         """By kind of wait, the logarithm of the factor by which ranges are stretched to either side."""
@@ -117,11 +118,6 @@ class StartTimes:
     def known(self) -> Sequence[StartForecast]:
         """Forecasts of jobs that have started, oldest first."""
         return tuple(self._done)
-
-    @property
-    def open(self) -> Mapping[str, StartForecast]:
-        """Forecasts of jobs that wait, by job."""
-        return self._open
 
     def range_of(self, wait: Wait, now_s: float) -> StartRange:
         """The range round a planned start, as of ``now_s``."""
@@ -158,8 +154,8 @@ class StartTimes:
         """The range of a wait that begins now, which is remembered."""
         self._overdue(now_s)
         said = self.range_of(wait, now_s)
-        if job_id in self._open or len(self._open) < _MOST_OPEN:
-            self._open[job_id] = one = StartForecast(job_id, now_s, wait, said)
+        if job_id in self.open or len(self.open) < _MOST_OPEN:
+            self.open[job_id] = one = StartForecast(job_id, now_s, wait, said)
             self._due_s = min(self._due_s, _end_s(one))
             self._missed.discard(job_id)
             if self._samples is not None:
@@ -169,7 +165,7 @@ class StartTimes:
     def started(self, job_id: str, at_s: float) -> StartForecast | None:
         """Note that the wait is over; returns its forecast, ``None`` where none was remembered."""
         self._overdue(at_s)
-        one = self._open.pop(job_id, None)
+        one = self.open.pop(job_id, None)
         if one is None:
             return None
         real_s = at_s - one.at_s
@@ -187,7 +183,7 @@ class StartTimes:
 
     def left(self, job_id: str) -> None:
         """Forget a job that will not start: it was cancelled, or moved on."""
-        self._open.pop(job_id, None)
+        self.open.pop(job_id, None)
         self._missed.discard(job_id)
         if self._samples is not None:
             self._samples.gone(job_id)
@@ -197,7 +193,7 @@ class StartTimes:
         if now_s <= self._due_s:
             return
         self._due_s = inf
-        for job_id, one in self._open.items():
+        for job_id, one in self.open.items():
             if job_id in self._missed:
                 continue
             if now_s > max(_end_s(one), one.at_s + SHORT_S):
@@ -224,7 +220,7 @@ class StartTimes:
         for one in self._done:
             if one.real_s is not None:
                 samples.over(_like(one.wait), _ratio(one.wait, one.real_s))
-        for one in self._open.values():
+        for one in self.open.values():
             samples.began(one.job_id, _like(one.wait), one.at_s)
         return samples
 
@@ -235,7 +231,7 @@ class StartTimes:
         return {
             "stretches": [[*kind, stretch] for kind, stretch in self._stretch.items()],
             "missed": sorted(self._missed),
-            "open": [_row(one) for one in self._open.values()],
+            "open": [_row(one) for one in self.open.values()],
             "done": [_row(one) for one in self._done],
         }
 
@@ -251,7 +247,7 @@ class StartTimes:
         made._due_s = -inf
         for row in data["open"]:
             one = _of_row(row)
-            made._open[one.job_id] = one
+            made.open[one.job_id] = one
         made._done.extend(_of_row(row) for row in data["done"])
         return made
 

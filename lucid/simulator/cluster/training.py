@@ -1,14 +1,14 @@
 """Training of elastic jobs in a replay: how far a job gets on which GPUs, by tables or measurements.
 
-The cluster asks a ``Training`` how long nothing changes, lets so much time pass, and asks again: at each milestone
-the rate may differ. Policies see what the job reports (``core.job.Progress``). Training of
-applications that were measured is by ``Application``."""
+A trace holds the truth about a job before it starts (``Learning``), and a job in the system has a ``Training`` with
+its progress. The cluster asks it how long nothing changes, lets so much time pass, and asks again: at each milestone
+the rate may differ. Times are seconds alone on its GPUs. Policies see what the job reports (``core.job.Progress``).
+Training of applications that were measured is by ``Application``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 from lucid.core.job import Job, Progress
 from lucid.core.prediction import MeasuredRun
@@ -22,59 +22,6 @@ from lucid.orchestrator.policies.rounds.goodput import (
     fit_perf_params,
 )
 from lucid.simulator.cluster.application import Application
-
-if TYPE_CHECKING:
-    pass
-
-
-class Training(Protocol):
-    """One elastic job in the system, with its progress. Times are seconds alone on its GPUs."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the job has reached its target."""
-        ...
-
-    def place(self, layout: tuple[int, ...], delay_s: float) -> None:
-        """Go on with so many GPUs on each of some nodes, after ``delay_s`` in which nothing is learnt."""
-        ...
-
-    def leave(self) -> None:
-        """Take the job off its GPUs; its progress is kept in a checkpoint."""
-        ...
-
-    def left_s(self) -> float:
-        """Seconds, the delay included, until the rate changes or the target is reached."""
-        ...
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass, at most ``left_s()``."""
-        ...
-
-    def progress(self) -> Progress:
-        """The job's report."""
-        ...
-
-
-class Learning(Protocol):
-    """The truth about a job before it starts, as the trace holds it."""
-
-    @property
-    def epochs(self) -> float:
-        """Passes over the data that it takes with its batch as submitted."""
-        ...
-
-    def measured(self, most: int) -> MeasuredRun:
-        """The data of an earlier measured run, for up to ``most`` GPUs."""
-        ...
-
-    def epoch_s(self, most: int) -> tuple[float, ...]:
-        """Seconds of one epoch on 1, 2, ..., ``most`` GPUs of as few nodes as possible."""
-        ...
-
-    def begin(self, job: Job, agent: bool) -> Training:
-        """The training of the job on its arrival; with an ``agent`` it chooses its batch itself."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +41,7 @@ class EpochTable:
         """The table, drawn out to ``most`` GPUs."""
         return (*self.table, *[self.table[-1]] * (most - len(self.table)))[:most]
 
-    def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - part of the protocol
+    def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - as of AppLearning
         """The training; an agent would find nothing to choose."""
         return _TableTraining(self, 0 if job.elastic is None else job.elastic.batch)
 
@@ -110,18 +57,23 @@ class _TableTraining:
 
     @property
     def done(self) -> bool:
+        """Whether the job has reached its target."""
         return self._gpus > 0 and not past(self.left_s(), 0.0)
 
     def place(self, layout: tuple[int, ...], delay_s: float) -> None:
+        """Go on with so many GPUs on each of some nodes, after ``delay_s`` in which nothing is learnt."""
         self._gpus, self._delay_s = sum(layout), delay_s
 
     def leave(self) -> None:
+        """Take the job off its GPUs; its progress is kept in a checkpoint."""
         self._gpus = 0
 
     def left_s(self) -> float:
+        """Seconds, the delay included, until the rate changes or the target is reached."""
         return self._delay_s + max(self._truth.epochs - self._done, 0.0) * self._rate_s()
 
     def advance(self, seconds: float) -> None:
+        """Let time pass, at most ``left_s()``."""
         waited_s = min(seconds, self._delay_s)
         self._delay_s -= waited_s
         if seconds > waited_s:
@@ -181,7 +133,7 @@ class AppLearning:
         atomic, accum = self.app.passes(self.batch, gpus)
         return self.app.samples / (gpus * atomic * (accum + 1)) * self.app.iteration_s(layout, atomic, accum)
 
-    def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - part of the protocol
+    def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - as of EpochTable
         """The training of the job on its arrival."""
         return _AppTraining(self.app, self.batch, agent and not self.pinned, agent)
 
@@ -308,3 +260,7 @@ class _AppTraining:
             () if self._perf is None else tuple(self._perf),
             self._gradient,
         )
+
+
+Training = _TableTraining | _AppTraining
+Learning = EpochTable | AppLearning

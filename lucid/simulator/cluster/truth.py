@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from lucid.accounting.log_rows import number, table_rows
 from lucid.binder.contention import contention_score, contention_speeds
@@ -17,14 +16,6 @@ from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
 from lucid.errors import TraceError
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED, Ordering, Overhead, best_ordering
 from lucid.simulator.traces.record import Trace
-
-
-class Interference(Protocol):
-    """How fast two jobs really run on the same GPUs."""
-
-    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """Normalised speeds of *a* and *b* (1.0 = as fast as alone)."""
-        ...
 
 
 class ContentionTruth:
@@ -65,6 +56,10 @@ _PAIR_COLUMNS = ("model", "dataset", "batchsize", "amp", "speed")
 def workload_label(model: str, dataset: str, batchsize: str, amp: str) -> str:
     """The label under which traces and tables of pairs name a workload."""
     return f"{model}|{dataset}|{batchsize}|{amp}"
+
+
+Interference = ContentionTruth | PairsTable
+"""How fast two jobs really run on the same GPUs."""
 
 
 def read_pairs(path: Path) -> PairsTable:

@@ -16,6 +16,7 @@ from lucid.html.charts import (
     even_ticks,
     log_duration_ticks,
     placed,
+    shortened,
     time_ticks,
     time_unit,
 )
@@ -296,12 +297,6 @@ class BarChart:
     bar_height: int = 12
 
 
-def _shortened(name: str) -> str:
-    """The name without its middle: long names of VCs tend to differ at either end."""
-    half = _LONGEST_LABEL // 2
-    return name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[-half + 1 :]}"
-
-
 def _tip(whose: str, figures: dict[str, Any]) -> str:
     average, median, p90 = (show_duration(figures[f"{key}_queue_s"]) for key in ("avg", "median", "p90"))
     jobs = show_many(figures["jobs"], "job")
@@ -332,7 +327,7 @@ def bar_chart(
             shown, tip = show_duration(delay), _tip(f"{name}, {policy}", figures)
             bars.append(Bar(style, y + _BAR_STEP * len(bars), max(x(delay) - x.start, 1.0), shown, tip))
         height = _BAR_STEP * max(len(bars), 1)
-        drawn.append(BarGroup(name, _shortened(name), y + height / 2, bars))
+        drawn.append(BarGroup(name, shortened(name, _LONGEST_LABEL), y + height / 2, bars))
         y += height + _GROUP_GAP
     return BarChart(
         y + _BOTTOM - _GROUP_GAP + 4,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lucid.core.decision import DecisionRow
+from lucid.core.placement import Placement, parse_placement
 from lucid.html.charts import Plain, time_unit
 from lucid.html.page import show_change, show_count, show_duration, show_share, unit_of
 from lucid.simulator.cluster.jobs import PROFILING
@@ -319,38 +320,24 @@ def _policy(run: Run, style: int, index: Mapping[str, int], log: DecisionLog | N
     return {"name": run.policy, "style": style, "wait": wait, "jct": jct, "kind": kind, "stays": columns}
 
 
-def _stays(o: JobOutcome, rows: Sequence[DecisionRow]) -> list[tuple[float, float, list[tuple[str, int]], int]]:
+def _stays(o: JobOutcome, rows: Sequence[DecisionRow]) -> list[tuple[float, float, Placement, int]]:
     """When the job held which GPUs: from each start to the decision that ended it, or to the job's end."""
     if not any(row.verb in _STARTS for row in rows):
         if o.start_s < 0 or o.end_s < 0:
             return []
-        return [(o.start_s, o.end_s, [(part.node, part.mask) for part in o.placement], SHARED if o.packed else ALONE)]
+        return [(o.start_s, o.end_s, o.placement, SHARED if o.packed else ALONE)]
     found = []
     since: DecisionRow | None = None
     for row in rows:
         if row.verb not in _STARTS and row.verb not in _ENDS:
             continue
         if since is not None:
-            found.append((since.at_s, row.at_s, _parsed(since.placement), _kind(since)))
+            found.append((since.at_s, row.at_s, parse_placement(since.placement), _kind(since)))
         since = row if row.verb in _STARTS else None
     if since is not None and o.end_s >= 0:
-        found.append((since.at_s, o.end_s, _parsed(since.placement), _kind(since)))
+        found.append((since.at_s, o.end_s, parse_placement(since.placement), _kind(since)))
     return found
 
 
 def _kind(row: DecisionRow) -> int:
     return PROFILED if row.partition == PROFILING else SHARED if row.beside else ALONE
-
-
-def _parsed(placement: str) -> list[tuple[str, int]]:
-    """Nodes and masks of the placement that ``show_placement`` wrote."""
-    parts = []
-    for part in placement.split():
-        node, _, ranges = part.rpartition(":")
-        mask = 0
-        for run in ranges.split(","):
-            low, _, high = run.partition("-")
-            for gpu in range(int(low), int(high or low) + 1):
-                mask |= 1 << gpu
-        parts.append((node, mask))
-    return parts

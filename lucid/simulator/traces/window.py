@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lucid.core.times import DAY_S
 from lucid.errors import ConfigError, TraceError
 from lucid.models.duration.jobtable import JobTable, read_jobs, request_columns
 from lucid.simulator.traces.read import read_trace, sniff
@@ -15,7 +16,6 @@ from lucid.simulator.traces.record import Trace
 POOL = "pool"
 """Name of the one VC of `pooled`."""
 BEFORE, AFTER = "submitted before the window", "submitted after the window"
-_DAY_S = 86400.0
 
 
 def days_of(trace: Trace, begin: str | None, days: float | None) -> Trace:
@@ -33,10 +33,10 @@ def days_of(trace: Trace, begin: str | None, days: float | None) -> Trace:
         ConfigError: ``begin`` is neither, or a date where the trace has none, or no job arrives in the window."""
     first_s, last_s = trace.jobs[0].job.submit_s, trace.jobs[-1].job.submit_s
     from_s = first_s if begin is None else _moment_s(begin, trace, first_s)
-    until_s = math.inf if days is None else from_s + days * _DAY_S
+    until_s = math.inf if days is None else from_s + days * DAY_S
     kept = [item for item in trace.jobs if from_s <= item.job.submit_s < until_s]
     if not kept:
-        span = f"from day 0 to day {(last_s - first_s) / _DAY_S:.2f}"
+        span = f"from day 0 to day {(last_s - first_s) / DAY_S:.2f}"
         if trace.epoch_s is not None:
             first, last = (
                 datetime.fromtimestamp(trace.epoch_s + at_s, UTC).strftime("%Y-%m-%dT%H:%M")
@@ -67,7 +67,7 @@ def _moment_s(text: str, trace: Trace, first_s: float) -> float:
         pass
     else:
         if day >= 0 and math.isfinite(day):
-            return first_s + day * _DAY_S
+            return first_s + day * DAY_S
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lucid.accounting.values import elapsed_s
 from lucid.core.job import Yields
 from lucid.slurm.elastic.opt_in import elastic_request
 from lucid.slurm.records.job import SlurmJob
@@ -136,12 +137,12 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
         name: Qos(
             frozenset(other for other in preempts.split(",") if other),
             "" if mode.lower() in ("", "cluster") else _mode(mode),
-            _seconds(exempt),
-            _seconds(grace) or 0.0,
+            elapsed_s(exempt),
+            elapsed_s(grace) or 0.0,
         )
         for name, preempts, mode, exempt, grace, *_ in rows
     }
-    exempt_s = _seconds(config.get("PreemptExemptTime", "")) or 0.0
+    exempt_s = elapsed_s(config.get("PreemptExemptTime", "")) or 0.0
     kill_s, message_s = (
         float(digits(config.get(key, "").partition(" ")[0]) or usual)
         for key, usual in (("KillWait", 30), ("MessageTimeout", 10))
@@ -156,12 +157,3 @@ def _mode(text: str) -> str:
     GANG."""
     words = [word for word in text.upper().split(",") if word not in ("GANG", "WITHIN", "")]
     return words[0] if words else "OFF"
-
-
-def _seconds(text: str) -> float | None:
-    """The seconds of ``[days-]hours:minutes:seconds``; ``None`` for any other text."""
-    found = re.match(r"(?:(\d{1,5})-)?(\d{1,5}):(\d\d):(\d\d)$", text.strip())
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from lucid.core.job import JobProfile, TimeShares
 from lucid.core.ports import Clock
@@ -34,22 +33,9 @@ class ProfileReading:
     source: str
 
 
-class ProfileSource(Protocol):
-    """The source of profiles."""
-
-    def new(self) -> Sequence[ProfileReading]:
-        """Readings not handed out before by this object. (After a restart they come once more; the store knows them
-        by ``source``.)"""
-        ...
-
-    def uses(self, job: str) -> Sequence[GpuUse]:
-        """How long each GPU of a job worked, by the last summaries that ``new`` read; empty where none has it."""
-        ...
-
-
 class ProfileFolder:
-    """Reads new files of the folder that samplers write to, found by their times. ``bad``: by file name, what is
-    wrong with files that could not be read."""
+    """Reads new files of the folder that samplers write to, found by their times; there need not be one. ``bad``: by
+    file name, what is wrong with files that could not be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,7 +44,8 @@ class ProfileFolder:
         self.bad: dict[str, str] = {}
 
     def new(self) -> list[ProfileReading]:
-        """A reading for every job of which a file is new or was replaced, once all its nodes are measured."""
+        """A reading for every job of which a file is new or was replaced, once all its nodes are measured. (After a
+        restart they come once more; the store knows them by ``source``.)"""
         changed: dict[str, int] = {}
         present: set[str] = set()
         for path in sorted(self._folder.glob("[!.]*.json")) if self._folder.is_dir() else ():
@@ -137,7 +124,7 @@ def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
 class KnownProfiles:
     """Keeps the profiles of jobs. A profile stays the same object as long as it does not change."""
 
-    def __init__(self, store: SqliteStore, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
+    def __init__(self, store: SqliteStore, source: ProfileFolder, clock: Clock, reuse_days: float) -> None:
         self._store = store
         self._source = source
         self._clock = clock

@@ -15,13 +15,12 @@ from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import PlainOrder
 from lucid.daemon.reporting.starts import dated
-from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.formatting import gpus, when
 from lucid.explain.live_story import known_story, why_nothing
 from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words, queue_row_to_dict
 from lucid.explain.reasons import against, decision_line
 from lucid.explain.story import Story, row_to_dict
-from lucid.explain.waste import account_to_dict
+from lucid.explain.waste import account_to_dict, plain_ending, with_readings
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.web.pages.cluster import pair_of

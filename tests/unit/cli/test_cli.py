@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from lucid.cli.main import main
+from lucid.cli.replay.trace import trace
+from lucid.errors import LucidError
 from lucid.simulator.traces.presets import preset
 from lucid.simulator.traces.read import read_trace
 
@@ -224,24 +227,11 @@ BAD = {
         ("pack.csv",),
         ("pack.csv, line 11", "'submit_time'", "'soon'", "--skip-bad"),
     ),
-    "a short row": ({"pack.csv": PACK + "x,y\n"}, ("pack.csv",), ("pack.csv, line 50", "--skip-bad")),
     "an unknown policy": (
         {},
         ("pack.csv", "--policy", "fifo", "--policy", "lucd"),
         ("no policy 'lucd'", "did you mean 'lucid'", "fifo, lucid", "qssf, sjf, srsf, srtf, tiresias"),
     ),
-    "a VC without nodes": (
-        {"vcs.csv": ",num\na,2\n"},
-        ("pack.csv", *ALL),
-        ("'pack'", "jobs of VC b", "nodes are given for: a", "--vcs"),
-    ),
-    "a wrong number of nodes": (
-        {"vcs.csv": ",num\na,2\nb,two\n"},
-        ("pack.csv", *ALL),
-        ("vcs.csv: line 3", "column num", "'two'", "number of nodes"),
-    ),
-    "no VCs": ({"vcs.csv": ",num\n"}, ("pack.csv", *ALL), ("vcs.csv", "names no VC")),
-    "a VC twice": ({"vcs.csv": ",num\na,1\nb,1\na,2\n"}, ("pack.csv", *ALL), ("vcs.csv: line 4", "'a'", "twice")),
     "an estimate lacking": (
         {"estimates.csv": "job_id,duration_s\n0,5\n"},
         ("pack.csv", *ALL),
@@ -282,13 +272,11 @@ BAD = {
         ("pack.csv", *ALL, "--config", "lucid.toml"),
         ("lucid.toml", "unknown key 'policy.packing.gs'", "did you mean 'gss'"),
     ),
-    "two answers to one question": ({}, ("pack.csv", *ALL, "--nodes", "4"), ("--vcs and --nodes",)),
     "what cannot be compared": (
         {},
         ("pack.csv", "--vcs", "vcs.csv", "--as-live", "--semantics", "published"),
         ("--as-live is for --semantics honest",),
     ),
-    "too few nodes": ({}, ("pack.csv", "--nodes", "1"), ("1 nodes of 8 GPUs", "--nodes more")),
     "a folder that is a file": ({"run": "x"}, ("pack.csv", *ALL), ("--out run: is not a folder",)),
 }
 
@@ -335,18 +323,6 @@ def test_where_no_job_can_run_the_replay_says_so_and_writes_nothing(
     assert "which has 8; give --vcs or --nodes more nodes" in said.err
 
 
-def test_explain_tells_text_and_json(lucid: Lucid) -> None:
-    lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--policy", "fifo", "--out", "run")
-    said = lucid("explain", "--run", "run", "1")
-    assert said.code == 0
-    assert "job 1" in said.out
-    assert "policy lucid" in said.out, "lucid's is told where it ran"
-    data = json.loads(lucid("explain", "--run", "run", "1", "--policy", "fifo", "--json").out)
-    assert (data["job"]["job_id"], data["policy"]) == ("1", "fifo")
-    assert [d["verb"] for d in data["decisions"]][-1] == "start"
-    assert all(reason["kind"] for d in data["decisions"] for reason in d["reasons"])
-
-
 def test_explain_says_what_is_wrong(lucid: Lucid, tmp_path: Path) -> None:
     lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "qssf", "--out", "run")
     path = tmp_path / "run" / "qssf" / "decisions.jsonl"
@@ -391,3 +367,65 @@ def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("lucidctl: ")
     assert "Traceback" not in done.stderr
+
+
+ASSETS = ROOT / "tests/assets/traces"
+
+
+def run(*args: str | Path) -> tuple[str, str]:
+    result = CliRunner().invoke(trace, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout, result.stderr
+
+
+def test_describe_prints_tables() -> None:
+    out, _ = run("describe", ASSETS / "helios.csv")
+    for words in ("Trace helios", "1 asked for no GPU", "vcA", "GPU-hours", "rhythm of the week"):
+        assert words in out
+
+
+def test_describe_json() -> None:
+    out, _ = run("describe", ASSETS / "swf.txt", "--json", "--swf-procs-per-gpu", "4")
+    assert json.loads(out)["gpus"] == {"1": 2, "2": 1}
+
+
+def test_convert(tmp_path: Path) -> None:
+    _, err = run("convert", ASSETS / "sacct.txt", tmp_path / "out.csv", "--format", "sacct")
+    assert "3 jobs" in err
+    assert "2 had not ended yet" in err
+    assert read_trace(tmp_path / "out.csv") == read_trace(ASSETS / "sacct.txt")
+
+
+def test_skip_bad(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text((ASSETS / "philly.csv").read_text() + "x,1,1,1,red\n")
+    with pytest.raises(LucidError) as caught:
+        run("describe", path)
+    assert caught.value.exit_code == 2
+    out, _ = run("describe", path, "--skip-bad", "--json")
+    assert json.loads(out)["skipped"] == {"timestamp: is not a date": 1}
+
+
+def test_synth(tmp_path: Path) -> None:
+    out, vcs = tmp_path / "a.csv", tmp_path / "vcs.csv"
+    _, err = run("synth", "month-small", "--out", out, "--seed", "3", "--jobs", "300", "--vcs-out", vcs)
+    assert "300 jobs for 26 nodes of 8 GPUs in 5 VCs, seed 3" in err
+    assert len(read_trace(out).jobs) == 300
+    assert vcs.read_text() == ",num\nvision,9\nlanguage,7\nspeech,5\nrobotics,3\nshared,2\n"
+    run("synth", "month-small", "--out", tmp_path / "b.csv", "--seed", "3", "--jobs", "300")
+    assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("synth", "moon", "--out", "x"), 2, "known: burst, month-10k, month-logs, month-small"),
+        (("describe", str(ASSETS / "pack.csv"), "--format", "nope"), 2, "known: helios"),
+        (("describe", "no-such-file"), 2, "cannot be read"),
+        (("synth", "burst", "--jobs", "50", "--out", "no-such-folder/x.csv"), 2, "cannot be written"),
+    ],
+)
+def test_errors_carry_their_exit_code(args: tuple[str, ...], code: int, says: str) -> None:
+    with pytest.raises(LucidError, match=says) as caught:
+        run(*args)
+    assert caught.value.exit_code == code

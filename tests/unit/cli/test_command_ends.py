@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import signal
@@ -16,12 +15,9 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 import demo
-import demo_tables
 from daemon_site import Site
-from demo_realism import RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
 from lucid.cli.main import _COMMANDS, _GONE, lucidctl
 from lucid.cli.options import job_number
@@ -150,13 +146,6 @@ def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> N
     assert not found & {target.partition(":")[0] for target, _ in _COMMANDS.values()}
 
 
-def test_status_loads_no_heavy_library(tmp_path: object) -> None:
-    found = loaded("status", "--config", f"{tmp_path}/none.toml")
-    assert "lucid.cli.jobs.queue" in found
-    assert not found & set(HEAVY)
-    assert "lucid.orchestrator.policies" not in found
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a lucidd that has left a plan, in which the job 3 waits."""
@@ -240,27 +229,6 @@ def test_the_trace_of_the_stream_is_read_back_and_replayed_under_the_demonstrati
         found[policy] = run_metrics(simulate(scenario, policy))
     assert found["lucid"]["jobs"] == found["backfill"]["jobs"] == 60
     assert found["lucid"]["packed_share"] > 0.5 > found["backfill"]["packed_share"] == 0
-
-
-def test_jct_is_reckoned_from_the_time_in_the_stream() -> None:
-    pieces = stream(12, 1)
-    names = [str(n) for n in range(1, 13)]
-
-    def played(later_s: float, requeued: int) -> demo_tables.Played:
-        real = {n: RealTimes(pieces[int(n) - 1].at_s, pieces[int(n) - 1].at_s + later_s) for n in names}
-        return demo_tables.Played({f"10{n}": n for n in names}, real, {f"10{n}": requeued for n in names})
-
-    plain, packed = played(40.0, 0), played(30.0, 1)
-    assert demo_tables.figures(pieces, plain)["avg JCT"] == 40.0
-    assert demo_tables.figures(pieces, packed)["makespan"] == pieces[-1].at_s + 30.0
-    text = io.StringIO()
-    demo_tables.show(Console(file=text, width=120), pieces, plain, packed, {"107": "103"})
-    said = text.getvalue()
-    assert "0.75" in said
-    assert "1 jobs started beside another; 12 were requeued" in said
-    data = demo_tables.as_data(pieces, plain, packed, {"107": "103"}, [])
-    assert (data["requeued"], data["guests"], round(data["lucid"]["p90 JCT"])) == (12, 1, 30)
-    assert "--policy backfill --policy lucid --as-live" in demo_tables.commands(Path("out"), "17")
 
 
 AHEAD_S = 57_000.0
@@ -368,12 +336,6 @@ def test_a_word_on_the_mode_lets_pairs_be_made_again(site: Site) -> None:
     site.store.set_setting("pairs.off.n1", json.dumps(told))
     assert "pairs on n1 again" in typed("mode", "vc", "configured", site=site).output
     assert not failed_pairs_in(site.store.settings())
-
-
-def test_one_place_says_did_you_mean() -> None:
-    package = Path(__file__).parents[3] / "lucid"
-    found = [path.name for path in package.rglob("*.py") if "get_close_matches" in path.read_text(encoding="utf-8")]
-    assert found == ["errors.py"]
 
 
 # -- clocks -------------------------------------------------------------------------------------------------

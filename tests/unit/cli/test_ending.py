@@ -15,7 +15,7 @@ from lucid.cli.main import lucidctl
 from lucid.config.load import profiles_folder, settings_from
 from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
 from lucid.core.job import Ended, Job
-from lucid.explain.endings import plain_ending, with_readings
+from lucid.explain.waste import plain_ending, with_readings
 from lucid.node.reports import write_health, write_summary
 from lucid.profiler.summary import Spell, Summary
 from lucid.slurm.accounting import ending_from

@@ -103,11 +103,6 @@ def test_the_three_ways_out_name_each_other() -> None:
             assert other in told, words
 
 
-def test_an_option_that_does_not_exist_is_found() -> None:
-    with pytest.raises(click.NoSuchOption):
-        parse("lucidctl queue --no-such-option")
-
-
 def test_replay_is_shown_with_the_folder_in_which_lucidd_keeps_records() -> None:
     folder = records_folder(Settings())
     assert f"lucidctl replay {folder}" in EXAMPLES["replay"]

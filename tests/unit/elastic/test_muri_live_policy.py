@@ -275,15 +275,6 @@ def test_a_larger_group_of_which_one_is_known_only_from_outside_by_now_stays_as_
     assert not made.actions
 
 
-def test_waits_for_nobody_knows_what_count_as_waits_for_storage() -> None:
-    """A job that streams its data shows as idle: two of them may wait for the same network."""
-    idle = shares(0.0, 0.1, 0.2)
-    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": LOADS})
-    assert not made.actions
-    _, made = plan(slots(4), [running("a", "n1:0"), waiting("b")], {"a": idle, "b": COMPUTES})
-    assert groups(made) == {frozenset("ab")}
-
-
 def test_a_member_that_would_reach_its_time_limit_is_not_slowed_from_outside_either() -> None:
     limited = waiting("b")
     limited = replace(limited, job=replace(limited.job, time_limit_s=1050.0))

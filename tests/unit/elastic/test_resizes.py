@@ -344,7 +344,7 @@ def test_a_job_that_ends_while_it_is_told_to_stop_is_over(stage: Stage) -> None:
     stage.running("1")
     stage.slurm._set("1", state="FAILED", placement=(), end_s=stage.slurm.now)
     stage.cluster._jobs["1"] = replace(stage.slurm.records["1"], state="RUNNING", placement=at("n1:0,1"))
-    stage.cluster._actions.observe(stage.cluster._facts, stage.cluster._jobs)
+    stage.cluster._actions.observe(stage.cluster.facts, stage.cluster._jobs)
     (done,) = stage.cluster.apply([Action("1", "vc", Resize(at("n1:0"), WHY))])
     assert done.refused is None  # Slurm takes it, and leaves the job as it is
     stage.round(rounds=5)

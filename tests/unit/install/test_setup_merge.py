@@ -172,12 +172,6 @@ def test_continued_lines_keep_their_layout(tmp_path: Path) -> None:
     assert site.merged().files == {}
 
 
-def test_words_of_comments_do_not_count(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.replace("GresTypes=gpu\n", "GresTypes=gpu # GresTypes=mps TaskProlog=/x\n"))
-    texts = site.write(site.merged())
-    assert "GresTypes=gpu,shard # GresTypes=mps TaskProlog=/x\n" in texts["slurm.conf"]
-
-
 @pytest.mark.parametrize("line", ["GresTypes=gpu SlurmctldDebug=info", "GresTypes=", " Include x", "PriorityType x"])
 def test_a_line_with_which_slurm_does_not_start_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"slurm\.conf, line 10: Slurm does not read"):

@@ -27,8 +27,7 @@ from lucid.models.throughput.model import ArrivalForecaster, TargetModel, Throug
 from lucid.orchestrator.annotate import Annotator
 from lucid.simulator import predictors as learned
 from lucid.simulator.predictors import WalkForwardForecaster
-from lucid.simulator.replay_options import ReplayOptions
-from lucid.simulator.scenario import Scenario, Throughput
+from lucid.simulator.scenario import ReplayOptions, Scenario, Throughput
 from lucid.store.view import view_from, view_to_dict
 
 HOUR_S = 3600.0

@@ -17,7 +17,7 @@ from lucid.cli.learn.evaluate import evaluate
 from lucid.errors import LucidError, TraceError
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
-from lucid.models.page import additive_page, chart_of_term, tree_page
+from lucid.models.page import additive_page, tree_page
 from scenes.models import light_training
 
 
@@ -150,15 +150,6 @@ def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -
     assert "<script>alert" not in text
     assert "rows: <b>12</b>" in text
     assert "&lt;b&gt;bob&lt;/b&gt;" in text
-
-
-def test_the_steps_on_the_page_are_the_scores() -> None:
-    _, picture, _ = chart_of_term(MODEL.terms[0])
-    touched = [mark.tip for mark in picture.marks if mark.kind == "touch"]
-    scores, weights = MODEL.terms[0].scores, MODEL.terms[0].weights
-    assert len(touched) == len(GPUS.cuts) + 1
-    for i, tip in enumerate(touched, 1):
-        assert f": {scores[i]:+.4g}, {weights[i] / weights.sum():.1%} of the data" in tip
 
 
 def test_the_tree_on_a_page_names_every_node(tmp_path: Path) -> None:

@@ -84,14 +84,6 @@ def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
     assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
 
 
-def test_a_geometric_mean_hardly_moves_for_one_long_job() -> None:
-    predictor = HistoryPredictor(newest=20, geometric=True)
-    predictor.learn([past(ran_s, user="ann") for ran_s in (90.0, 90.0, 90.0, 9990.0)])
-    found = predictor.predict(a_job("new", user="ann"), None, 0.0)
-    assert found.duration_s == pytest.approx(306.2, abs=0.1)
-    assert found.duration_source == "history: geometric mean of 4 jobs with the same user and GPUs"
-
-
 def test_before_any_job_has_ended_there_is_a_first_guess() -> None:
     found = HistoryPredictor(first_guess_s=50.0).predict(a_job("new"), None, 0.0)
     assert found == Prediction(50.0, "history: no job has ended yet", None, "history")

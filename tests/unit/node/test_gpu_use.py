@@ -20,7 +20,7 @@ from lucid.node.processes import JobSpec
 from lucid.node.reports import UseFolder, read_profile_files
 from lucid.node.sampler import Sampler
 from lucid.profiler.samples import GpuSample, Sample
-from lucid.profiler.use import GpuUse, IdleStretch, UseMeter
+from lucid.profiler.use import GpuUse, UseMeter
 from lucid.setup.conf_text import read_texts
 from lucid.setup.render import addressed_gres, addresses
 from lucid.slurm.act.prolog_extra import Items
@@ -128,19 +128,6 @@ def test_the_sampler_tells_it_and_a_sampler_that_is_restarted_goes_on(tmp_path: 
     assert lengths(use) == [(999.0, 1809.0)]
     assert use.measured_s == 810.0
     assert UseFolder(tmp_path / "profiles").uses() == {"a": (use,)}
-
-
-def test_a_run_that_was_started_over_begins_a_new_account(tmp_path: Path) -> None:
-    source = Readings()
-    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 0, processes=())}
-    spec = JobSpec("a", ("GPU-0",))
-    for begin in (1000, 5000):
-        sampler = a_sampler(tmp_path, source)
-        ticks(sampler, [spec], begin, 400)
-        sampler.end("a")
-    use = read(tmp_path, "a")
-    assert (use.begin_s, use.measured_s) == (4999.0, 400.0)
-    assert use.idle == (IdleStretch(4999.0, 5399.0, 400.0),), "no process was there"
 
 
 def test_the_folder_is_read_anew_where_a_file_has_changed_or_is_gone(tmp_path: Path) -> None:

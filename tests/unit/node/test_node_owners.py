@@ -128,15 +128,6 @@ def test_other_control_groups_are_no_sluid(tmp_path: Path, name: str) -> None:
     assert Owners(tmp_path).job_of(402, {}) is None
 
 
-def test_by_first_processes_that_were_given(tmp_path: Path) -> None:
-    process(tmp_path, 400)
-    process(tmp_path, 401, 400)
-    owners = Owners(tmp_path)
-    assert owners.job_of(401, {400: "a"}) == "a"
-    assert owners.job_of(400, {400: "a"}) == "a"
-    assert owners.job_of(401, {}) is None
-
-
 def test_a_process_that_is_gone_or_nobodys_has_no_job(tmp_path: Path) -> None:
     process(tmp_path, 400)
     assert Owners(tmp_path).job_of(400, {}) is None

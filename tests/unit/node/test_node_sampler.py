@@ -131,14 +131,6 @@ def test_beside_a_busy_partner_a_process_that_is_not_listed_did_nothing(sampler:
     assert own.gpu_util == 0
 
 
-def test_without_shares_by_process_a_shared_card_tells_no_own_utilisation(sampler: Sampler, source: Readings) -> None:
-    for processes in (None, (GpuProcess(101, 400), GpuProcess(201, 500))):
-        source.now = {"GPU-0": GpuReading("GPU-0", 90, 40, 900, processes=processes)}
-        ticks(sampler, [JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))], 0, 3)
-        own = sampler.summary("a").together
-        assert (own.gpu_util, own.card_util) == (None, 90)
-
-
 def test_indices_are_resolved_and_unknown_gpus_found_by_processes(sampler: Sampler, source: Readings) -> None:
     source.now = {f"GPU-{i}": GpuReading(f"GPU-{i}", 50, 10, 100, processes=()) for i in range(3)}
     source.now["GPU-2"] = GpuReading("GPU-2", 70, 10, 900, processes=(GpuProcess(201, 800, 70),))

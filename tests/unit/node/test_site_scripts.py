@@ -120,20 +120,6 @@ def test_a_script_sees_all_gpus_of_the_job_and_all_else_as_slurm_gave_it(node: N
     assert given == {**plain, **odd, "SLURM_JOB_GPUS": "0,1,3", "CUDA_VISIBLE_DEVICES": "0,1,3"}
 
 
-def test_first_and_last_jobs_of_a_gpu_only_and_with_the_gpus_that_no_other_holds(node: Node) -> None:
-    with_choice(node, "first-last")
-    node.runs("7", "shard:g0:1(1/2,0/2,0/2,0/2),shard:g1:1(0/2,1/2,0/2,0/2)")
-    node.runs("8", "shard:g1:1(0/2,1/2,0/2,0/2),shard:g2:1(0/2,0/2,1/2,0/2)")
-    node.runs("9", "shard:g0:1(1/2,0/2,0/2,0/2)")
-    for job, told in (("7", "1"), ("8", "2"), ("9", "0")):
-        assert node.call("prolog", job, told) == 0
-    assert node.said() == ["pro 7 0,1 0,1", "pro 8 2 2"]
-    for job, told in (("7", "1"), ("9", "0"), ("8", "2")):
-        assert node.call("epilog", job, told) == 0
-        node.runs(job, "", "COMPLETED")
-    assert node.said() == ["epi 9 0 0", "epi 8 1,2 1,2"]
-
-
 def test_not_for_guests(node: Node) -> None:
     with_choice(node, "not-guests")
     node.runs("7", "shard:g0:1(1/2,0/2),shard:g1:1(0/2,1/2)")

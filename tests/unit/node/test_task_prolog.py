@@ -145,18 +145,6 @@ def test_what_another_job_left_in_the_environment_is_not_believed(tmp_path: Path
     assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "500"}
 
 
-def test_a_mapped_step_names_its_own_gpus_of_those_that_mps_names(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env/7").write_text(
-        "export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=5M,1=5M\n"
-    )
-    step = {**STEP, "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3", "SLURM_SHARDS_ON_NODE": "1"}
-    after = environment(tmp_path, **step, LUCID_MPS_DIR=str(tmp_path))
-    assert after["CUDA_VISIBLE_DEVICES"] == "GPU-b"
-    assert after["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5M"
-    assert after["SLURM_GPUS_ON_NODE"] == "1"
-
-
 @pytest.mark.parametrize(
     ("bind", "gpus"),
     [
@@ -330,13 +318,6 @@ def test_jobs_on_the_same_gpus_have_one_folder_that_goes_with_the_last_of_them(n
     node.call("stop", "2")
     node.call("stop", "3")
     assert node.sets == []
-
-
-def test_jobs_that_take_no_turns_leave_nothing(node: Node) -> None:
-    node.call("start", "1", "0", turns="")
-    node.call("stop", "1")
-    assert not node.base.exists()
-    assert node.task("1") == ""
 
 
 def test_a_job_that_starts_again_elsewhere_leaves_its_old_folder(node: Node) -> None:

@@ -235,11 +235,6 @@ def test_a_job_like_one_measured_before_skips_profiling() -> None:
     assert [ran(*jobs, how=Semantics.HONEST)[n].profiled_s for n in "123"] == [80.0, 80.0, 80.0]
 
 
-def test_live_nobody_waits_for_a_profiling_node_while_there_is_room_at_home() -> None:
-    found = ran(*(job(n, 0.0, "bert", LIGHT) for n in range(1, 5)))
-    assert [(found[n].start_s, found[n].profiled_s) for n in "1234"] == [(0.0, 80.0)] * 2 + [(0.0, 0.0)] * 2
-
-
 def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measured() -> None:
     jobs = tuple(job(n, 0.0, "bert", LIGHT) for n in range(1, 5))
     found = ran(*jobs, settings=SETTINGS.changed({"policy.profiling.home_if_room": False}))

@@ -13,12 +13,6 @@ from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.traces.record import Trace
 
 
-def test_vcs_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "vcs.csv"
-    path.write_bytes("\ufeff,num\r\nzeta,3\r\n\r\n alpha , 12 \r\n".encode())
-    assert list(read_vcs(path).items()) == [("zeta", 3), ("alpha", 12)]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -60,11 +54,6 @@ def test_a_vc_is_sized_for_what_its_jobs_hold_at_once_for_95_percent_of_the_time
     assert sized_vcs(a_trace(*long_burst, *steady), 4) == {"vc": 11}
 
 
-def test_a_vc_holds_its_largest_job_however_rare() -> None:
-    steady = [by(f"s{i}", 1, 100.0, 100.0 * i) for i in range(50)]
-    assert sized_vcs(a_trace(by("big", 17, 1.0), *steady), 8) == {"vc": 3}
-
-
 def two_vcs() -> Trace:
     return a_trace(by("a", 8, 300.0, vc="x"), by("b", 8, 100.0, vc="y"))
 
@@ -98,7 +87,3 @@ def test_a_vc_keeps_room_for_its_own_largest_job() -> None:
     assert lend_profiling_nodes(layout, a_trace(by("j", 17)), None)[1] == []
     with pytest.raises(ConfigError, match=r"only 1 of 3 nodes can be spared .* give --profiling-nodes 1"):
         lend_profiling_nodes(layout, a_trace(by("j", 16)), 2)
-
-
-def test_a_vc_of_one_node_keeps_it() -> None:
-    assert lend_profiling_nodes({"vc": nodes(1)}, a_trace(by("j", 1)), None)[1] == []

@@ -249,18 +249,6 @@ def test_a_row_and_a_time_begin_the_same_test(tmp_path: Path) -> None:
     assert (by_row["jobs"], by_row["users_tested"], by_row["jobs_of"]) == (40, 2, "user")
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_log_without_users_is_judged_by_account_or_partition(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    for column in ("account", "partition"):
-        lines = rows(users=False).splitlines()
-        path.write_text(
-            "\n".join([f"{lines[0]},{column}", *(f"{line},x{n % 4}" for n, line in enumerate(lines[1:]))])
-        )
-        found = evaluated(path, "120")
-        assert (found["jobs_of"], found["users_tested"]) == (column, 4)
-
-
 @pytest.mark.parametrize("words", ["0", "-1", "September"])
 def test_what_is_neither_row_nor_time_is_refused(words: str) -> None:
     for kind in ("duration", "throughput"):

@@ -175,15 +175,6 @@ def test_counts() -> None:
     assert figures["duration_s"]["max"] == 7200.0
 
 
-def test_load_by_vc() -> None:
-    figures = describe(TRACE)
-    a_s, b_s = 80.0 + 8 * 3600.0, 81.0 + 2 * 7200.0
-    assert figures["offered_gpu_h"] == pytest.approx((a_s + b_s) / 3600)
-    assert figures["vcs"]["a"]["load_share"] == pytest.approx(a_s / (a_s + b_s))
-    assert figures["vcs"]["b"]["mean_gpus_in_use"] == pytest.approx(b_s / 36000)
-    assert (figures["vcs"]["b"]["users"], figures["vcs"]["a"]["max_gpus"]) == (2, 8)
-
-
 def test_arrivals() -> None:
     arrivals = describe(TRACE)["arrivals"]
     assert arrivals["per_hour_mean"] == pytest.approx(0.4)
@@ -196,12 +187,6 @@ def test_without_dates_there_is_no_rhythm() -> None:
     arrivals = describe(Trace("undated", TRACE.jobs))["arrivals"]
     assert arrivals["by_hour_of_day"] is None
     assert arrivals["by_weekday"] is None
-
-
-def test_empty_and_single() -> None:
-    assert describe(Trace("none", ()))["jobs"] == 0
-    assert describe(Trace("one", TRACE.jobs[:1], epoch_s=0.0))["span_s"] == 0.0
-    json.dumps(describe(Trace("one", TRACE.jobs[:1], epoch_s=0.0)), allow_nan=False)
 
 
 def test_quantile() -> None:

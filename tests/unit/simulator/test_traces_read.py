@@ -89,11 +89,6 @@ def test_helios_has_a_time_limit_where_the_file_has_one(tmp_path: Path, written:
         read_trace(tmp_path / "limits.csv")
 
 
-def test_helios_full_has_profiles() -> None:
-    (h1,) = read_trace(ASSETS / "helios_full.csv").jobs
-    assert h1.profile == JobProfile(40.0, 12.0, 3000.0, amp=True, workload="NetA|SetA|32|1")
-
-
 def test_parallel_counts_time_through_rows_that_are_left_out() -> None:
     trace = read_trace(ASSETS / "parallel.csv")
     assert order(trace) == [("0", 0.0, 0), ("2", 120.0, 2)]

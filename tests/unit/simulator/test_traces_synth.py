@@ -1,31 +1,19 @@
-"""Synthetic histories have the shape that docs/traces.md promises, and the same bytes every time."""
+"""Synthetic histories are the same bytes every time, and as large as was asked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lucid.errors import ConfigError
 from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.presets import PRESETS, SynthSettings, preset, vc_layout
+from lucid.simulator.traces.presets import SynthSettings, preset, vc_layout
 from lucid.simulator.traces.read import read_trace
-from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import synthesise
-
-SEEDS = (1, 2, 3, 4, 5)
-
-
-@cache
-def drawn(name: str, seed: int) -> tuple[Trace, dict[str, Any]]:
-    """A history, and the figures about it."""
-    trace = synthesise(preset(name), seed)
-    return trace, describe(trace)
 
 
 def test_same_settings_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
@@ -43,24 +31,6 @@ def offered_gpu_h(settings: SynthSettings) -> float:
     return sum(vc.nodes * vc.utilisation for vc in settings.vcs) * settings.gpus_per_node * settings.days * 24
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_keep_their_promises(name: str) -> None:
-    settings = preset(name)
-    for seed in SEEDS if settings.jobs < 10_000 else SEEDS[:2]:
-        trace, figures = drawn(name, seed)
-        assert len(trace.jobs) == settings.jobs
-        assert trace.vcs == tuple(sorted(vc_layout(name)))
-        assert 0.60 <= figures["single_gpu_share"] <= 0.90
-        assert figures["offered_gpu_h"] == pytest.approx(offered_gpu_h(settings), rel=0.005)
-        for vc in settings.vcs:
-            wanted = vc.utilisation * vc.nodes * settings.gpus_per_node * settings.days * 24
-            assert figures["vcs"][vc.name]["offered_gpu_h"] == pytest.approx(wanted, rel=0.005)
-            assert figures["vcs"][vc.name]["max_gpus"] <= vc.nodes * settings.gpus_per_node
-        for item in trace.jobs:
-            assert 1 <= item.duration_s <= min(settings.most_s, item.job.time_limit_s or settings.most_s)
-            assert item.job.gpus.bit_count() == 1
-
-
 MADE = {
     "month-small": "6a9e425bdd7c89ab",
     "month-10k": "8cf73aa42373b19c",
@@ -72,7 +42,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_the_presets_are_byte_for_byte_what_they_were(name: str, tmp_path: Path) -> None:
     """Every figure of the documentation is of these histories."""
-    write_trace(drawn(name, 1)[0], tmp_path / "made.csv")
+    write_trace(synthesise(preset(name), 1), tmp_path / "made.csv")
     assert sha256((tmp_path / "made.csv").read_bytes()).hexdigest()[:16] == MADE[name]
 
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.elastic_replay import Outcome, replay
-from benchmarks.papers.elastic_workload import CLASSES, MIXES, ElasticModel, ElasticRequest, draw_set
+from benchmarks.papers.elastic_workload import ElasticModel, ElasticRequest
 from examples import examples
-from lucid.errors import ConfigError
 from lucid.orchestrator.policies.rounds.expansion import (
     ElasticJob,
     EpochTimes,
@@ -119,20 +118,6 @@ def test_the_one_that_is_served_fully() -> None:  # E15
     assert ef_gpus(times, 3, 4) == 0
     assert ef_gpus(times, 2, 4, "free") == 2
     assert ef_gpus(times, 3, 4, "earliest") == 3
-
-
-@pytest.mark.parametrize("mix", MIXES)
-def test_sets_of_requests(mix: str) -> None:  # E17, E18
-    requests = draw_set(mix, 15, seed=1)
-    assert len(requests) == 20
-    assert requests[0].arrival_s == 0
-    for request in requests:
-        low, high = CLASSES[request.size]
-        assert request.size in MIXES[mix]
-        assert low <= request.epochs * request.model.epoch_min <= high
-    assert draw_set(mix, 15, seed=1) == requests
-    with pytest.raises(ConfigError, match="workload1"):
-        draw_set("workload9", 15, seed=1)
 
 
 def test_replay_by_hand() -> None:  # E14-E16, E20

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _squeeze, carry_over, search
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _squeeze, search
 from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
     FitObjective,
@@ -179,18 +179,6 @@ def test_every_individual_obeys_the_rules(seed: int, jobs: int, capacity: list[i
     for individual in found.population:
         allocation = np.array([[(row == j).sum() for row in individual] for j in range(n)])
         assert legal(allocation, capacity, t.most)
-
-
-def test_the_same_seed_finds_the_same_and_the_population_carries_over() -> None:
-    t, base = table(4, 8, 8), np.zeros((4, 2))
-    first, second = (search(t, [4, 4], base, np.ones(4), np.random.default_rng(7)) for _ in range(2))
-    assert first.allocation.tolist() == second.allocation.tolist()
-    moved = carry_over(first.population, 4, [1, -1, 0, 2], 3)
-    assert moved.shape == first.population.shape
-    assert moved.max() <= 3
-    assert (moved[0] == 1).sum() == (first.population[0] == 0).sum()
-    again = search(table(3, 8, 8), [4, 4], base[:3], np.ones(3), np.random.default_rng(7), previous=moved)
-    assert again.fitness > 0
 
 
 def test_no_jobs_and_wrong_shapes() -> None:

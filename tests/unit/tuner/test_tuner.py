@@ -16,6 +16,7 @@ from lucid.config.load import Settings, load_settings
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
+from lucid.core.times import DAY_S
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.scenario import Scenario
 from lucid.store.lease import IN_MEMORY
@@ -31,7 +32,7 @@ from lucid.tuner.proposal import (
     rollback,
     save_proposal,
 )
-from lucid.tuner.search import DAY_S, SPACE, JobTimes, Journal, Trial, choose, search, value_at, with_values
+from lucid.tuner.search import SPACE, JobTimes, Journal, Trial, choose, search, value_at, with_values
 from scenes.tuning import sparse_week
 
 

@@ -26,7 +26,6 @@ from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
 from lucid.slurm.records.configuration import Reservation
-from lucid.store.view import view_to_dict
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
 from lucid.web.site import Sight, viewer_of
@@ -106,6 +105,9 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     down = [row["job"] for row in client.get("/queue.json", params={"sort": "job", "down": 1}).json()["queue"]]
     assert down == sorted(down, key=int, reverse=True)
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
+    text = client.get("/queue", params={"sort": "gpus"}).text
+    assert re.search(r'<input[^>]* name="user"', text)
+    assert re.search(r'aria-sort="ascending"[^>]*><a href="/queue\?[^"]*sort=gpus[^"]*">GPUs', text)
 
 
 def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +381,7 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.server import PeerProtocol
+    from lucid.web.app import PeerProtocol
 
     place = tmp_path / "web.sock"
     app = build_app(pages.source)
@@ -448,36 +450,7 @@ def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path
     pages.source.stop()
 
 
-def test_a_view_that_is_read_says_what_was_written(pages: Pages) -> None:
-    store = pages.slurm.store
-    whole, read = store.view("snapshot"), store.last_view()
-    assert read is not None
-    assert json.loads(json.dumps(view_to_dict(read.snapshot(), read.plan(), read.policy))) == whole
-
-
-def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
-    assert pages.source.view is not None
-    waiting = next(iter(pages.source.view.waiting))
-    answer = json.loads(pages.slurm.ctl("why-not", waiting, "--vc", "vc", "--json"))
-    assert list(answer["if"]) == ["in VC vc"]
-    assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
-    with pytest.raises(ConfigError, match="no such VC"):
-        pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
-
-
 FOLDER = Path(__file__).parents[3] / "packaging/ondemand"
-DOCUMENTED = {
-    "name", "category", "subcategory", "role", "description", "icon", "url", "metadata", "new_window", "caption",
-}  # fmt: skip
-"""Keys of a manifest.yml, as OnDemand's documentation lists them."""
-
-
-def test_the_manifest_has_documented_keys_and_leads_to_where_the_pages_are() -> None:
-    manifest = yaml.safe_load((FOLDER / "lucid/manifest.yml").read_text())
-    assert manifest.keys() <= DOCUMENTED
-    assert {"name", "category", "description"} <= manifest.keys()
-    web = settings()
-    assert manifest["url"] == f"{web['root_path']}/"
 
 
 def settings() -> dict[str, object]:
@@ -514,40 +487,21 @@ def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -
     pages = Pages(tmp_path, {"others": "nothing"})
     kinds = ("g0", "g1", "g3", "g5")
     pages.slurm.slurm.node("n2", gpu_types=kinds, shard_types=frozenset(kinds))
-    pages.slurm.store.set_setting("gpu.out.n2:3", '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "noisy"}')
+    pages.slurm.store.set_setting("gpu.out.n2:3", '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "<i>"}')
     pages.slurm.turns(120.0)
     pages.source.poll()
     told = pages.client("ada").get("/cluster.json").json()
-    assert [(out["node"], out["gpu"]) for out in told["gpus_out"]] == [("n2", 3)]
+    assert told["gpus_out"] == [{"node": "n2", "gpu": 3, "since_s": 1000.0, "why": "<i>"}]
+    assert (told["totals"]["out"], told["totals"]["shared"]) == (0, 4), "nobody may have it, and nobody holds it"
     numbers = {one["name"]: one["numbers"] for one in told["nodes"]}
     assert (numbers["n1"], numbers["n2"]) == ([0, 1, 2, 3], [0, 1, 3, 5])
     cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
-    assert (2, 1) in [(cell["gpu"], cell["gpus"]) for cell in cells], "the third stands apart"
+    assert [(cell["gpu"], cell["gpus"]) for cell in cells] == [(0, 2), (2, 1), (3, 1)] * 2, "the third stands apart"
     page = pages.client("ada").get("/").text
     assert "GPU 3 of n2</b> gets no new start" in page
+    assert "&lt;i&gt;" in page
     assert "vc, GPUs 0 1 3 5" in page
     assert "GPUs 0 1 2 3" not in page
-    pages.source.stop()
-
-
-def test_a_gpu_that_is_out_is_named(tmp_path: Path) -> None:
-    pages = Pages(tmp_path, {"others": "nothing"})
-    out = '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "fan <is> noisy", "by": "root"}'
-    pages.slurm.store.set_setting("gpu.out.n2:3", out)
-    pages.slurm.turns(120.0)
-    pages.source.poll()
-    told = pages.client("ada").get("/cluster.json").json()
-    assert told["gpus_out"] == [{"node": "n2", "gpu": 3, "since_s": 1000.0, "why": "fan <is> noisy"}]
-    cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
-    assert [(cell["gpu"], cell["gpus"]) for cell in cells] == [(0, 3), (3, 1)] * 2, (
-        "it stands apart; who runs goes on"
-    )
-    assert (told["totals"]["out"], told["totals"]["shared"]) == (0, 4), (
-        "out is what nobody may have, and nobody holds"
-    )
-    page = pages.client("ada").get("/").text
-    assert "GPU 3 of n2</b> gets no new start" in page
-    assert "fan &lt;is&gt; noisy" in page
     pages.source.stop()
 
 

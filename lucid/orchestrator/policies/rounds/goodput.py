@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lucid.orchestrator.policies.rounds.threads import one_thread
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -40,6 +43,21 @@ class GradParams(NamedTuple):
 
     sqr: float
     var: float
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    from threadpoolctl import ThreadpoolController
+
+    # Looking them up takes milliseconds, so once; by then numpy and scipy have loaded theirs.
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """A context in which numeric libraries use one thread. A fit solves thousands of systems of three to seven
+    unknowns, and handing each to a pool of threads takes 18 times as long on two busy cores."""
+    context: AbstractContextManager[object] = _libraries().limit(limits=1)
+    return context
 
 
 @dataclass(frozen=True, slots=True)

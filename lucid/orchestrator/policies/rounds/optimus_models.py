@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lucid.orchestrator.policies.rounds.threads import one_thread
+from lucid.orchestrator.policies.rounds.goodput import one_thread
 
 Floats = NDArray[np.float64]
 Kind = Literal["async", "sync"]

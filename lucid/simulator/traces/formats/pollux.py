@@ -7,7 +7,6 @@ its batch as submitted, as in the authors' evaluation."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
@@ -38,6 +37,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     fit_header(source, header_line, header, NEEDED, ABOUT)
     row = Row(header)
     rows = csv_rows(source, row, len(header), header, header_line)
+    folder = source.path.parent if options.applications is None else options.applications
     known: dict[str, Application] = {}
 
     def parse(row: Row) -> Draft:
@@ -45,15 +45,11 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
         if name not in known:
             if name != name.strip() or "/" in name or name.startswith("."):
                 raise BadCell("application", name, "is not the name of a folder with profiles")
-            known[name] = read_application(_profiles(source, options) / name)
+            known[name] = read_application(folder / name)
         return _draft(row, known[name])
 
     trace = collect(source, rows, row, parse, options, lambda _: None, rebase=False)
     return replace(trace, evaluated_with=_EVALUATED_WITH)
-
-
-def _profiles(source: Source, options: ReadOptions) -> Path:
-    return source.path.parent if options.applications is None else options.applications
 
 
 def _draft(row: Row, app: Application) -> Draft:

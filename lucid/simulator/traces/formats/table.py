@@ -89,11 +89,9 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     row = Row(header)
     rows = csv_rows(source, row, len(header), header, header_line, delimiter)
     of = options.columns
-    return collect(source, rows, row, lambda one: _draft(one, of), options, _epoch)
-
-
-def _epoch(first_s: float) -> float | None:
-    return first_s if first_s > _DATED else None
+    return collect(
+        source, rows, row, lambda one: _draft(one, of), options, lambda first_s: first_s if first_s > _DATED else None
+    )
 
 
 def _draft(row: Row, of: Mapping[str, str]) -> Draft:

@@ -9,7 +9,7 @@ import hashlib
 import os
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "golden"
 _LINES = 80
 
 
