@@ -216,3 +216,10 @@ def test_without_the_file_time_passes(tmp_path: Path) -> None:
     stop = Stop()
     WakeFile(tmp_path / "none").wait(stop, 0.0, 60.0)
     assert len(stop.waited) == 4
+
+
+def test_told_to_stop_it_stops(wake: WakeFile) -> None:
+    stop = Stop()
+    stop.set()
+    wake.wait(stop, 0.0, 60.0)
+    assert len(stop.waited) == 1
