@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from box import Box
 from daemon_box import LIGHT, Lucidd, has_measured
+from test_fail_open import release
 
 from lucid.profiler.summary import Summary
 
@@ -82,3 +84,24 @@ def test_what_is_started_over_queues_again_whoever_wrote_its_admin_comment(box: 
     runs_again(box, second, 1)
     assert "start" in [action["verb"] for action in site.story(second)["actions"]]
     assert not held(box)
+
+
+def test_lucid_release_leaves_nothing_held(box: Box, site: Lucidd) -> None:
+    """lucidd is gone for good, having just started both jobs of a pair over; its list is what is left."""
+    jobs = pair(box)
+    site.kill()
+    for file in site.folder.glob("lucid.db*"):
+        file.unlink()
+    listed = [line.split()[0] for line in (site.folder / "ours").read_text().splitlines()]
+    assert set(jobs) <= set(listed), listed
+    for number in jobs:
+        box.scontrol("requeuehold", "Incomplete", number)
+    box.wait("both held, in slots", lambda: sorted(held(box)) == sorted(jobs), 30)
+    assert all("shard" in asked(box, number) for number in jobs)
+    time.sleep(1)
+    said = release(box, LUCID_BOUND_S="0", LUCID_STATE=str(site.folder))
+    assert (said.returncode, said.stderr) == (0, "")
+    assert not held(box)
+    assert [asked(box, number) for number in jobs] == ["gres/gpu:2"] * 2
+    for number in jobs:
+        runs_again(box, number, 1)
