@@ -34,6 +34,7 @@ from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on
+from scenes.crowded import some_crowded_vc
 from scenes.slurm import WHY, Scene
 
 
@@ -163,13 +164,15 @@ def some_queue(rng: random.Random) -> Snapshot:
 
 
 def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
-    return BackfillPolicy(rules).plan(snapshot).partitions["vc"]
+    (made,) = BackfillPolicy(rules).plan(snapshot).partitions.values()
+    return made
 
 
 @tried(300)
 def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.Random) -> None:
-    """Every decision with its reasons, and the starts alone as the shadow asks for them."""
-    snapshot, rules = some_queue(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
+    """Every decision with its reasons, and the starts alone as the shadow asks for them; also where nodes close, are
+    asleep, or jobs give way."""
+    snapshot, rules = rng.choice([some_queue, some_crowded_vc])(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
     quick = decided(snapshot, rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backfill, "_Plan", AtOnce)
@@ -177,7 +180,8 @@ def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.R
     assert quick.decisions == plain.decisions
     assert list(quick.decisions) == list(plain.decisions)
     assert (quick.actions, quick.wake_s) == (plain.actions, plain.wake_s)
-    assert tuple(BackfillPolicy(rules).starts(snapshot.partitions["vc"], snapshot)) == quick.actions
+    (partition,) = snapshot.partitions.values()
+    assert tuple(BackfillPolicy(rules).starts(partition, snapshot)) == quick.actions
 
 
 def test_the_queues_reach_what_they_are_for() -> None:

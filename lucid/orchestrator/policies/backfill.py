@@ -344,6 +344,12 @@ class _Plan:
         if ever:
             self._owed.append((row, limit))
             self._reserved += 1
+        elif self._ledger.closing:  # there may be room until a window begins: whether, only those before it say
+            while self._owed:
+                self._keep(timeline, *self._owed.popleft())
+            if timeline.find(row.entry.job, limit) is not None:
+                self._keep(timeline, row, limit)
+                self._reserved += 1
 
     def _keep(self, timeline: Timeline, row: WaitingJob, limit: float) -> Slot:
         """Keep GPUs for the job from the time when it can have them."""
