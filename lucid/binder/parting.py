@@ -1,13 +1,14 @@
-"""``partings``: when a pair is parted, by packing rule 4 (acceptance row L15) and by measurements of the pair."""
+"""``Partings``: when a pair is parted, by packing rule 4 (acceptance row L15) and by measurements of the pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from lucid.core.decision import Requeue
 from lucid.core.job import Restarts, Running, may_restart
+from lucid.core.node import Node
 from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import GpuMemory, SeenSpeed, Stable
 from lucid.core.snapshot import Partition
@@ -24,8 +25,8 @@ class Parting(Struct, frozen=True):
     requeue: Requeue
 
 
-def partings(partition: Partition, restarts: Restarts) -> list[Parting]:
-    """The pairs of this partition to part: one for each pair that one of these rules parts, in this order:
+class Partings:
+    """The partings of each plan: one for each pair that one of these rules parts, in this order:
 
     - a job has shown an unstable pattern: it leaves;
     - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
@@ -33,20 +34,54 @@ def partings(partition: Partition, restarts: Restarts) -> list[Parting]:
       to lose.
 
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
-    two such jobs stays: no job is killed for the speed of another."""
-    found: list[Parting] = []
-    # those with a measurement that a rule uses: few, most of the time
-    paired = [
+    two such jobs stays: no job is killed for the speed of another.
+
+    A pair that stays is checked again only when something new was measured of one of its jobs. Hundreds of pairs run,
+    and few change between two plans."""
+
+    def __init__(self, restarts: Restarts) -> None:
+        self._restarts: Restarts = restarts
+        self._quiet: Partition | None = None
+        """The partition as it was when no rule parted a pair."""
+
+    def __call__(self, partition: Partition) -> list[Parting]:
+        """The pairs of this partition to part; called for one plan after the other."""
+        running, nodes, quiet = partition.running, partition.nodes, self._quiet
+        if quiet is None or quiet.nodes is not nodes:
+            changed = _telling(running)
+        else:
+            fresh = [e for e in partition.since(quiet).came if isinstance(e, Running) and e.partner is not None]
+            mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
+            telling = _telling(running) if fresh else ()
+            changed = [entry for entry in telling if id(entry) in mine or entry.job.id in beside]
+        found = _partings(changed, running, nodes, self._restarts)
+        self._quiet = None if found else partition
+        return found
+
+
+def _telling(running: Iterable[Running]) -> list[Running]:
+    """The jobs of pairs with a measurement that a rule uses: few, most of the time."""
+    return [
         entry
-        for entry in partition.running
+        for entry in running
         if entry.partner is not None
-        and (seen := entry.profile) is not None
-        and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
+        and (
+            (seen := entry.profile) is not None and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
+        )
     ]
+
+
+def _partings(
+    paired: Sequence[Running],
+    running: Sequence[Running],
+    nodes: Sequence[Node],
+    restarts: Restarts,
+) -> list[Parting]:
+    found: list[Parting] = []
     if not paired:
         return found
-    by_id = {entry.job.id: entry for entry in partition.running}
-    capacity = {node.name: float(node.gpu_mem_mib) for node in partition.nodes}
+    by_id = {entry.job.id: entry for entry in running}
+    capacity = {node.name: float(node.gpu_mem_mib) for node in nodes}
     done: set[str] = set()
     for rule in (_unstable, _outgrows, _slowed):
         for entry in paired:

@@ -13,6 +13,7 @@ import pytest
 from builders import VC, FixedPredictor, a_job, part
 from builders import settings as rules_of
 from examples import examples, tried
+from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
 from lucid.core.gpu import GpuOut
@@ -104,6 +105,25 @@ def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
                 found.give_back(running[:2])
                 assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
     assert pairs
+
+
+def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
+    """Also where the first call of a plan is made twice, as for an empty queue."""
+    parted = 0
+    for seed in range(examples(60)):
+        rng = random.Random(seed)
+        watch, running, nodes = Partings("asked"), [], _NODES
+        for n in range(_STEPS):
+            if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
+                running = _step(rng, running, n, odd=False)
+            else:
+                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
+            partition = Partition("vc", nodes, running=tuple(running))
+            found = watch(partition)
+            assert found == Partings("asked")(partition)
+            assert found == watch(partition)
+            parted += len(found)
+    assert parted > 5
 
 
 def _rules(rng: random.Random) -> PolicySettings:

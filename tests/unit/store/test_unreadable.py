@@ -110,7 +110,7 @@ TABLE: list[tuple[Reads, list[Any], Any]] = [
 @pytest.mark.parametrize(
     ("reads", "spoilt", "left"),
     [(reads, row, left) for reads, rows, left in TABLE for row in rows],
-    ids=lambda value: repr(value)[:40],
+    ids=lambda value: getattr(value, "__name__", repr(value))[:40],
 )
 def test_what_cannot_be_read_is_left_out(tmp_path: Path, reads: Reads, spoilt: Any, left: Any) -> None:
     assert reads(tmp_path, spoilt, LeftOut()) == left

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from lucid.binder.candidates import CalmSince
-from lucid.binder.parting import partings
+from lucid.binder.parting import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledgers
@@ -248,13 +248,15 @@ def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
 
 class VcBooks:
     """What the plans of one VC hand on to the next plans. All of it follows from the snapshot, so it saves work and
-    decides nothing. ``order``: the queue's order; ``ledgers``: which jobs hold what; ``plain``: plans where estimates
-    do not rank jobs; ``by_wait`` and ``backfill``: plans where most waiting jobs are large."""
+    decides nothing. ``order``: the queue's order; ``ledgers``: which jobs hold what; ``partings``: the pairs to part;
+    ``plain``: plans where estimates do not rank jobs; ``by_wait`` and ``backfill``: plans where most waiting jobs are
+    large."""
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
         self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
         self.ledgers = Ledgers()
+        self.partings = Partings(restarts)
         self.plain = BackfillPolicy(settings.backfill)
         self.by_wait = WaitQueue(settings.fairness.share_bound)
         self.backfill = BackfillPolicy(settings.backfill.changed({"depth": DEPTH}))
@@ -277,7 +279,7 @@ def plan_vc(
     ledger = books.ledgers.ledger_of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, calm_of(snapshot.memory.get(partition.name)), ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
-    parted = [one for one in partings(partition, settings.profiling.restarts) if one.entry.job.vc in vcs]
+    parted = [one for one in books.partings(partition) if one.entry.job.vc in vcs]
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)

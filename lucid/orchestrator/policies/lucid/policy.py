@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lucid.binder.candidates import calm_since, depends_on_calm
-from lucid.binder.parting import partings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -251,11 +250,7 @@ class LucidPolicy(PartitionPolicy):
                 self._books[partition.name].ledgers.ledger_of,
             )
         books, packing = self._books[partition.name], self._settings.packing
-        if (
-            not partition.pending
-            and self._plain is None
-            and not partings(partition, self._settings.profiling.restarts)
-        ):
+        if not partition.pending and self._plain is None and not books.partings(partition):
             if not depends_on_calm(packing):
                 return PartitionPlan({})
             calm = calm_of(snapshot.memory.get(partition.name))
