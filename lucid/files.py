@@ -80,7 +80,7 @@ def write_public(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=4096)
 def user_name(uid: int) -> str:
-    """The user behind a uid; the number where there is no such user."""
+    """The name of the user with this uid; the uid itself, as text, where no user has it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -109,8 +109,6 @@ class Candidates:
 _FEW = 0.01
 """A VC is calm while at most this share of its jobs waits. By Little's law waiting is then at most such a part of its
 jobs' completion times."""
-"""The least time of calm that counts: a shorter one may be a night or a weekend's hour, after which everybody
-comes."""
 
 
 class CalmSince(Struct, frozen=True):
@@ -137,4 +135,5 @@ def calm_for(before: CalmSince | None, vc: str, estimate_s: float, now_s: float)
     """The comparison that says whether the VC has been calm for a day, and for as long as a job is expected to run.
     The time before the first plan is unknown, and counts as busy."""
     at_s = now_s if before is None or before.at_s is None else before.at_s
+    # less than a day of calm may be a night or a weekend's hour, after which everybody comes
     return Calm(vc, now_s - at_s, max(estimate_s, DAY_S))

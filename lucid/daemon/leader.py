@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,18 +20,12 @@ from msgspec import Struct
 from lucid.core.codec import from_others, to_json
 from lucid.daemon.barrier import FailureBarrier
 from lucid.errors import ClusterError, StoreError
-from lucid.store.port import Lease, holder_is_dead, same_host
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.port import JobNote, Lease, ProfileRow, holder_is_dead, same_host
+from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from lucid.daemon.build import Parts
-
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from lucid.slurm.heartbeat import read_heartbeat
-from lucid.store.port import JobNote, ProfileRow
-from lucid.store.sqlite import SqliteStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,20 +347,23 @@ class _Plan:
         elif self._ledger.closing:  # there may be room until a window begins: whether, only those before it say
             while self._owed:
                 self._keep(timeline, *self._owed.popleft())
-            if timeline.find(row.entry.job, limit) is not None:
-                self._keep(timeline, row, limit)
+            slot = timeline.find(row.entry.job, limit)
+            if slot is not None:
+                self._book(timeline, row, limit, slot)
                 self._reserved += 1
 
     def _keep(self, timeline: Timeline, row: WaitingJob, limit: float) -> Slot:
         """Keep GPUs for the job from the time when it can have them."""
-        job, shape = row.entry.job, row.shape
-        lower, start_s = self._not_before_s.get(shape, (math.inf, self._now_s))
-        slot = timeline.find(job, limit, from_s=start_s if limit >= lower else self._now_s)
+        lower, start_s = self._not_before_s.get(row.shape, (math.inf, self._now_s))
+        slot = timeline.find(row.entry.job, limit, from_s=start_s if limit >= lower else self._now_s)
         assert slot is not None
-        self._not_before_s[shape] = (limit, slot.start_s)
-        timeline.book(job, slot, limit)
-        self._taken += 1
+        self._book(timeline, row, limit, slot)
         return slot
+
+    def _book(self, timeline: Timeline, row: WaitingJob, limit: float, slot: Slot) -> None:
+        self._not_before_s[row.shape] = (limit, slot.start_s)
+        timeline.book(row.entry.job, slot, limit)
+        self._taken += 1
 
     def _start(
         self, row: WaitingJob, placement: Placement, why: tuple[Reason, ...], claim: Claim | None = None

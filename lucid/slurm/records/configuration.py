@@ -57,9 +57,14 @@ def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Part
     """The partitions in an answer of ``scontrol show partitions --json``.
 
     Raises: ClusterError: the document is no answer, or says that it failed."""
-    raws = checked_list(document, "partitions", "partitions")
-    with (left_out or LeftOut()).reading("partitions") as look:
-        return look.each(raws, _partition, lambda raw: f"partition {raw['name']}")
+    return _each(document, "partitions", _partition, left_out)
+
+
+def _each(document: Any, what: str, read: Callable[[Mapping[str, Any]], _T], left_out: LeftOut | None) -> list[_T]:
+    """Each of the records under the key ``what``, as ``read`` makes it; those that it cannot read are left out."""
+    raws = checked_list(document, what, what)
+    with (left_out or LeftOut()).reading(what) as look:
+        return look.each(raws, read, lambda raw: f"{what.removesuffix('s')} {raw['name']}")
 
 
 def _partition(raw: Mapping[str, Any]) -> Partition:
@@ -371,9 +376,7 @@ def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Re
     """The reservations in an answer of ``scontrol show reservation --json``.
 
     Raises: ClusterError: the document is no answer, or says that it failed."""
-    raws = checked_list(document, "reservations", "reservations")
-    with (left_out or LeftOut()).reading("reservations") as look:
-        return look.each(raws, _reservation, lambda raw: f"reservation {raw['name']}")
+    return _each(document, "reservations", _reservation, left_out)
 
 
 def _reservation(raw: Mapping[str, Any]) -> Reservation:
