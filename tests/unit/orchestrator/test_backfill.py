@@ -28,7 +28,7 @@ from lucid.config.load import settings_from
 from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.reasons.queue import Backfill, NodesOut, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
@@ -43,11 +43,12 @@ def starts(plan: PartitionPlan) -> dict[str, str]:
     return {job: " ".join(p.node for p in d.placement) for job, d in plan.decisions.items() if isinstance(d, Start)}
 
 
-def blocked(*behind: object, **settings: object) -> PartitionPlan:
+def blocked(*behind: object, closes: Window | None = None, **settings: object) -> PartitionPlan:
     """Two nodes of 4: one held for an hour by its limit, half of the other for two; a job of 8 is first in line."""
+    machines = [replace(node, windows=() if closes is None else (closes,)).at(10.0) for node in nodes(2, 4)]
     running = [runs("a", "n1:0-3", job={"time_limit_s": HOUR}), runs("b", "n2:0-1", job={"time_limit_s": 2 * HOUR})]
     head = waits("head", 8, 1.0, time_limit_s=HOUR)
-    scene = snap(10.0, part(nodes(2, 4), [head, *behind], running))  # type: ignore[list-item]
+    scene = snap(10.0, part(machines, [head, *behind], running))  # type: ignore[list-item]
     return decide("backfill", scene, backfill=settings)
 
 
@@ -57,6 +58,14 @@ def test_a_job_that_ends_by_its_limit_before_the_head_starts_goes_first() -> Non
     test = reason(plan.decisions["short"], Backfill)
     assert (test.ahead, test.limit_s, bool(test)) == (1, 1.9 * HOUR, True)
     assert kinds(plan.decisions["head"]) == ["FairOrder", "FreeGpus"]
+
+
+def test_nobody_goes_before_a_head_that_has_its_room_until_the_nodes_close_for_good() -> None:
+    reboot = Window(6 * HOUR, None, "reboot")
+    plan = blocked(waits("long", 2, 2.0, time_limit_s=2.5 * HOUR), closes=reboot)
+    assert starts(plan) == {}
+    assert reason(plan.decisions["long"], Backfill).ahead == 1
+    assert starts(blocked(waits("short", 2, 2.0, time_limit_s=1.9 * HOUR), closes=reboot)) == {"short": "n2"}
 
 
 @pytest.mark.parametrize(("limit_h", "started"), [(1.9, {"short": "n2"}), (2.1, {})])
