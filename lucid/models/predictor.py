@@ -12,7 +12,7 @@ from typing import Any
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
-from lucid.core.prediction import DurationTerms, Prediction, Split, Term
+from lucid.core.prediction import DurationTerms, Prediction, Term
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.evaluate import DURATION
@@ -102,7 +102,7 @@ class LearnedPredictor:
             return Prediction(duration_s, source, other.share_score, other.share_source, duration_terms=terms)
         usage = usage_of(profile)
         score = int(self._share.predict([usage])[0])
-        splits = tuple(Split(*step) for step in self._share.path(usage))
+        splits = tuple(self._share.path(usage))
         return Prediction(
             duration_s, source, score, self._sources["share"], duration_terms=terms, share_splits=splits
         )

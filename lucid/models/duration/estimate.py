@@ -4,7 +4,6 @@ The anchor is the median of the user's finished jobs, or a substitute for a user
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -38,7 +37,6 @@ class Estimates(Struct, frozen=True):
     high_s: FloatArray
     source: TextArray
     scale: FloatArray
-    limit_s: FloatArray
 
 
 class Explanation(Struct, frozen=True):
@@ -52,11 +50,6 @@ class Explanation(Struct, frozen=True):
     source: str
     low_s: float
     high_s: float
-
-    @property
-    def factor(self) -> tuple[tuple[str, str, float], ...]:
-        """Term, value and factor of each term: exp(intercept) times all the factors is the estimate + 10 s."""
-        return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)
 
 
 BoolArray = npt.NDArray[np.bool_]

@@ -299,10 +299,6 @@ class IntervalTracker:
         return self._sorted[min(max(rank, 1), size) - 1]
 
 
-def _finite(number: Any) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-
-
 def scale_of(point: FloatArray, low_decile: FloatArray, high_decile: FloatArray) -> FloatArray:
     """Scales below and above each estimate, shape (n, 2), from the user's deciles (logs; NaN: none)."""
     below = np.nan_to_num(point - low_decile, nan=_UNKNOWN_SCALE)

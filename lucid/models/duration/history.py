@@ -187,12 +187,6 @@ class DurationHistory:
             record.add(_statistics(row), tables, truth, limit, submits[index], ends[index])
 
 
-def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray:
-    """Facts for every row as they stood when it was submitted, from a given or fresh history
-    (`DurationHistory.replay`)."""
-    return (DurationHistory() if history is None else history).replay(jobs)
-
-
 def _user(keys: _Keys) -> str | None:
     user = keys[0]
     assert user is None or isinstance(user, str)

@@ -132,7 +132,6 @@ class DurationModel(StoredModel, frozen=True, tag="lucid-duration/4"):
             np.maximum(high, point_s),
             self._source(facts),
             scale,
-            jobs.limit_s,
         )
 
     def point_log(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
@@ -153,10 +152,6 @@ class DurationModel(StoredModel, frozen=True, tag="lucid-duration/4"):
             score = self.profiled_weight * self.profiled_tables.score(profile_columns(jobs.select(there)))
             point[there] += np.clip(score, -MOST_LOG, MOST_LOG)
         return point
-
-    def remaining_s(self, estimates: Estimates, ran_s: FloatArray) -> FloatArray:
-        """Expected (median) time left of jobs that have run `ran_s` seconds, shape (n,), seconds."""
-        return self.interval.remaining_s(estimates.point_s, estimates.scale, estimates.limit_s, ran_s)
 
     def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> Explanation:
         """The explanation of the estimate of the one job of `job`, from facts looked up before, shape (1, facts);

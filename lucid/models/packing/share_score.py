@@ -1,7 +1,7 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
-Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all its
-pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count because a share
+Labels (Lucid, row L9): a configuration has the score of the normalised speed, averaged over both sides of all its
+pairings (`score_of`): Tiny (0), Medium (1) or Jumbo (2). Both sides count because a share
 score speaks of harm done as well as harm taken; this reading also agrees best with the published labels
 (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when packing is decided: GPU
 utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
@@ -15,13 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
+from lucid.core.prediction import Split, score_of
 from lucid.errors import ModelError
 from lucid.models.library import StoredModel
 from lucid.models.packing.measured import Pairing, Usage
@@ -34,31 +34,6 @@ FEATURES: Final = ("gpu_util", "gmem_util", "gmem_mib")
 _UNITS: Final = {"gpu_util": "%", "gmem_util": "%", "gmem_mib": " MiB", "amp": ""}
 _ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.01 * s for s in range(7, 21)))
 _NEIGHBOURS: Final = 2
-
-
-class Thresholds(Struct, frozen=True):
-    """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
-
-    tiny: float = TINY_ABOVE
-    medium: float = MEDIUM_FROM
-
-    def label(self, speed: float) -> int:
-        """Share score of an average normalised speed."""
-        return TINY if speed > self.tiny else MEDIUM if speed >= self.medium else JUMBO
-
-
-class Step(NamedTuple):
-    """One comparison on the way down: `value` is at most `threshold` (`below`) or above it."""
-
-    feature: str
-    value: float
-    below: bool
-    threshold: float
-
-    def __str__(self) -> str:
-        """The comparison for people: 'gmem_util 12 % <= 30 %'."""
-        unit = _UNITS.get(self.feature, "")
-        return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
 
 Count = Annotated[int, Meta(ge=0)]
@@ -97,13 +72,13 @@ class ShareTree(StoredModel, frozen=True, tag="lucid-share-tree/1"):
         """Share scores, shape (len(usages),)."""
         return np.array([self._leaf(usage).label for usage in usages], dtype=np.intp)
 
-    def path(self, usage: Usage) -> list[Step]:
+    def path(self, usage: Usage) -> list[Split]:
         """The comparisons that lead to the usage's share score: its explanation."""
         steps, node = [], self.nodes[0]
         while node.feature is not None:
             value = _value(usage, node.feature)
             below = value <= node.threshold
-            steps.append(Step(node.feature, value, below, node.threshold))
+            steps.append(Split(node.feature, value, below, node.threshold))
             node = self.nodes[node.below if below else node.above]
         return steps
 
@@ -137,22 +112,18 @@ class ShareTree(StoredModel, frozen=True, tag="lucid-share-tree/1"):
         ]
 
 
-def share_labels(
-    usages: Sequence[Usage], pairings: Sequence[Pairing], thresholds: Thresholds | None = None
-) -> list[int | None]:
+def share_labels(usages: Sequence[Usage], pairings: Sequence[Pairing]) -> list[int | None]:
     """Labels by the paper's rule from measured pairs.
 
     A configuration never measured beside another keeps the label its profile brings (a workload too large to
     be paired has the label of its table), or None."""
-    bars = thresholds or Thresholds()
     speeds: dict[str | None, list[float]] = {}
     for pairing in pairings:
         average = (pairing.speed_first + pairing.speed_second) / 2
         for config in {pairing.first.config, pairing.second.config}:
             speeds.setdefault(config, []).append(average)
     return [
-        bars.label(math.fsum(own) / len(own)) if (own := speeds.get(usage.config)) else usage.label
-        for usage in usages
+        score_of(math.fsum(own) / len(own)) if (own := speeds.get(usage.config)) else usage.label for usage in usages
     ]
 
 
