@@ -41,11 +41,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lucid.config.live import WebSettings
 from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
-from lucid.explain.formatting import ago, duration
+from lucid.explain.formatting import ago, duration, when
 from lucid.text import for_html
 from lucid.web.pages import PAGES, Page
 from lucid.web.pages.shown import NotShown
-from lucid.web.site import UNIX, Site, Viewer, clock, viewer_of
+from lucid.web.site import UNIX, Site, Viewer, viewer_of
 from lucid.web.source import Source
 
 _STANDS_S = 1.0
@@ -109,7 +109,14 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        duration=duration, age=ago, clock=clock, percent=_percent, speed=_speed, count=_count, hm=_hm, hours=_hours
+        duration=duration,
+        age=ago,
+        clock=when,
+        percent=lambda value: "–" if value is None else f"{value:.0f} %",
+        speed=lambda value: "–" if value is None else f"{100 * value:.0f} %",
+        count="{:,.0f}".format,
+        hm=lambda at_s: time.strftime("%H:%M", time.localtime(at_s)),
+        hours=lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
     )
     return made
 
@@ -149,26 +156,6 @@ def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[s
         "version": 0 if view is None else view.version,
         "paused": site.source.status.paused,
     }
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
-
-
-def _speed(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def _hm(at_s: float) -> str:
-    return time.strftime("%H:%M", time.localtime(at_s))
 
 
 _STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "image/svg+xml"}

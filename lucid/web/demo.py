@@ -2,8 +2,7 @@
 
 A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past; then
 the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. It is a process of its own,
-so that the pages have the same memory and the same store as over a real cluster; its configuration is apart from the
-replay, for the pages' process needs no simulator."""
+so that the pages have the same memory and the same store as over a real cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ from lucid.places import Mode
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster
-from lucid.simulator.cluster.jobs import Parts
+from lucid.simulator.cluster.jobs import PROFILING, Parts
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.presets import preset
@@ -48,8 +47,6 @@ from lucid.store.port import ProfileRow
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
 
-PROFILING = "profiling"
-"""The simulator's name of the profiling partition."""
 VCS = {"vision": 6, "language": 5, "speech": 3, "robotics": 2, "shared": 2}
 """Nodes by VC: fewer than the preset has, so that jobs queue and share. The VCs lend each other idle GPUs."""
 
