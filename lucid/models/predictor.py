@@ -13,7 +13,6 @@ from typing import Any
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Term
-from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.features import LOG_OFFSET_S
@@ -181,8 +180,6 @@ def _columns(
         "end_s": [item.end_s + epoch_s for item in ended],
         "duration_s": [item.ran_s for item in ended],
     }
-    if ended and len(ended) != len(jobs):
-        raise ModelError(f"{len(ended)} ends for {len(jobs)} jobs; give one each")
     return JobTable.from_columns(
         {
             name: [nan if profile is None else getattr(profile, name) for profile in profiles]
@@ -197,9 +194,7 @@ class RowScorer:
     """Scores rows given as a mapping of feature to value; text, number, or None (missing)."""
 
     def __init__(self, model: AdditiveModel) -> None:
-        self.names = tuple(term.name for term in model.terms)
-        self.features = model.features
-        self.intercept = model.intercept
+        self._intercept = model.intercept
         axes: dict[int, int] = {}
         self._axes: list[Axis] = []
         self._terms: list[tuple[tuple[int, ...], Any]] = []
@@ -211,17 +206,13 @@ class RowScorer:
             self._terms.append((tuple(axes[id(axis)] for axis in term.axes), term.scores.tolist()))
         self._last = [axis.size - 1 for axis in self._axes]
 
-    def terms(self, row: Mapping[str, Any]) -> list[float]:
-        """Every term's addend, in the model's order."""
-        bins = [self._bin(axis, last, row[axis.feature]) for axis, last in zip(self._axes, self._last, strict=True)]
-        return [
-            scores[bins[axes[0]]] if len(axes) == 1 else scores[bins[axes[0]]][bins[axes[1]]]
-            for axes, scores in self._terms
-        ]
-
     def __call__(self, row: Mapping[str, Any]) -> float:
         """Intercept and addends together (link space)."""
-        return self.intercept + math.fsum(self.terms(row))
+        bins = [self._bin(axis, last, row[axis.feature]) for axis, last in zip(self._axes, self._last, strict=True)]
+        return self._intercept + math.fsum(
+            scores[bins[axes[0]]] if len(axes) == 1 else scores[bins[axes[0]]][bins[axes[1]]]
+            for axes, scores in self._terms
+        )
 
     @staticmethod
     def _bin(axis: Axis, last: int, value: Any) -> int:

@@ -191,11 +191,6 @@ _OPTIONS = (
 )
 
 
-def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument TRACE and the options of a replay to a command."""
-    return click.argument("trace_file", metavar="TRACE", type=PATH)(cluster_options(command))
-
-
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of a replay without the trace, for commands that name it in their own way. The command gets
     them as one value, ``asked``."""
@@ -204,9 +199,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def collected(**given: Any) -> Any:
         return command(asked=asked_of(given), **{key: given[key] for key in given if key not in _NAMES})
 
-    for option in reversed(_OPTIONS):
-        collected = option(collected)
-    return collected
+    return _added(collected, _OPTIONS)
 
 
 _NAMES = frozenset(one.name for one in fields(ReplayOptions))

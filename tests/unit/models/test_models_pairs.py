@@ -21,7 +21,7 @@ from benchmarks.calibrate.measure import steps_between
 from examples import examples
 from lucid.binder.contention import contention_speeds
 from lucid.core.job import JobProfile
-from lucid.errors import ConfigError, ModelError
+from lucid.errors import ConfigError, ModelError, TraceError
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles, shipped
 from lucid.models.packing.pair_speed import (
     FallingRidge,
@@ -294,30 +294,30 @@ def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("M,D,32,0,101,1,1", "not between 0 and 100"),
+        ("M,D,32,0,101,1,1", "between 0 and 100"),
         ("M,D,32,0,x,1,1", "not a number"),
-        ("M,D,32,0,nan,1,1", "not between"),
+        ("M,D,32,0,nan,1,1", "not a number between"),
         ("M,D,32,0", "fewer fields"),
     ],
 )
 def test_a_bad_profile_is_refused_with_its_line(tmp_path: Path, row: str, message: str) -> None:
     path = tmp_path / "profiles.csv"
     path.write_text(f"model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\nN,D,32,0,1,1,1\n{row}\n")
-    with pytest.raises(ModelError, match=f"line 3.*{message}"):
+    with pytest.raises(TraceError, match=f"line 3.*{message}"):
         read_profiles(path)
 
 
 def test_missing_files_columns_and_profiles_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(TraceError, match="cannot be read"):
         read_profiles(tmp_path / "none.csv")
     path = tmp_path / "p.csv"
     path.write_text("model\nx\n")
-    with pytest.raises(ModelError, match="no column dataset"):
+    with pytest.raises(TraceError, match="no column dataset"):
         read_profiles(path)
     path.write_text(
         "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\nA,d,1,0,1,B,d,1,0,1\n"
     )
-    with pytest.raises(ModelError, match="A/d/1/0 has no profile"):
+    with pytest.raises(TraceError, match="A/d/1/0 has no profile"):
         read_pairs(path, [])
 
 
