@@ -114,11 +114,6 @@ def stdout_console() -> Console:
     return Console(width=_PIPE_COLUMNS)
 
 
-def stderr_console() -> Console:
-    """A console on stderr, for bars of progress."""
-    return Console(stderr=True)
-
-
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         facts = "".join(f" {name}={value}" for name, value in getattr(record, "facts", {}).items())
@@ -159,7 +154,7 @@ def many_bars() -> Iterator[Callable[[str, int, int], None]]:
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
-        console=stderr_console(),
+        console=Console(stderr=True),
         transient=True,
     )
     tasks: dict[str, TaskID] = {}

@@ -12,10 +12,9 @@ from typing import Any
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
-from lucid.core.prediction import DurationTerms, Prediction, Term
+from lucid.core.prediction import DurationTerms, Prediction
 from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.evaluate import DURATION
-from lucid.models.duration.features import LOG_OFFSET_S
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable, request_columns
 from lucid.models.duration.model import DurationModel
@@ -117,17 +116,9 @@ class LearnedPredictor:
             return longer_s, f"{other.duration_source}; it outlived that while it was profiled", None
         table = _columns([job], self._epoch_s, [profile])
         ran_s = 0.0 if profile is None else self._profiled_s
-        found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
-        terms = DurationTerms(
-            found.intercept,
-            tuple(Term(*term) for term in found.terms),
-            found.score,
-            LOG_OFFSET_S,
-            found.low_s,
-            found.high_s if math.isfinite(found.high_s) else None,
-        )
+        estimate_s, source, terms = self.duration.explain_facts(table, self.history.facts(table), ran_s)
         # An estimate of 0 s would cause a division by zero in callers that divide by it.
-        return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
+        return max(estimate_s, 1.0), f"{self._sources['duration']}: {source}", terms
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """The speeds by the pair model, capped at full speed; else by the other predictor."""

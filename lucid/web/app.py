@@ -189,7 +189,9 @@ def build_app(source: Source, root_path: str = "") -> ASGIApp:
     own_uid = os.geteuid()
 
     def viewer(request: Request) -> Viewer:
-        return _viewer(request, source, own_uid)
+        client, headers = request.scope.get("client"), dict(request.headers.items())
+        at = None if client is None else (client[0], client[1])
+        return viewer_of(source.settings.web, at, headers, source.status.private_data, own_uid)
 
     def answering(page: Page, *, as_json: bool) -> Callable[[Request], Response]:
         return lambda request: _answer(site, page, request, viewer(request), as_json=as_json)
@@ -244,14 +246,6 @@ class _Shell:
             path = path[len(self._root) :] or "/"
         inner = {**scope, "path": path, "raw_path": path.encode("utf-8", "surrogateescape"), "root_path": ""}
         await self._app(inner, receive, with_headers)
-
-
-def _viewer(request: Request, source: Source, own_uid: int) -> Viewer:
-    client = request.scope.get("client")
-    headers = dict(request.headers.items())
-    settings: WebSettings = source.settings.web
-    at = None if client is None else (client[0], client[1])
-    return viewer_of(settings, at, headers, source.status.private_data, own_uid)
 
 
 def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json: bool) -> Response:

@@ -146,6 +146,8 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
     The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
     Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
     the stronger pruning. With fewer than four workloads the middle of the grid is returned."""
+    from sklearn.tree import DecisionTreeClassifier
+
     table, target = _table(usages), _targets(labels, len(usages))
     groups = np.array([usage.workload or "" for usage in usages])
     names = sorted(set(groups.tolist()))
@@ -156,10 +158,10 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
         out = np.isin(groups, pair)
         held = [usage for usage, is_out in zip(usages, out.tolist(), strict=True) if is_out]
         # The pruned tree changes only at the alphas of this path: as few fits as there are trees.
-        turns = _turns(table[~out], target[~out])
+        path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table[~out], target[~out])
         losses: dict[int, float] = {}
         for number, alpha in enumerate(_ALPHAS):
-            turn = int(np.searchsorted(turns, alpha, side="right"))
+            turn = int(np.searchsorted(path.ccp_alphas, alpha, side="right"))
             if turn not in losses:
                 tree = _grow(table[~out], target[~out], alpha)
                 losses[turn] = float(((tree.predict(held) - target[out]) ** 2).sum())
@@ -167,13 +169,6 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
     width = 2 * _NEIGHBOURS + 1
     smooth = np.convolve(np.pad(loss, _NEIGHBOURS, mode="edge"), np.full(width, 1 / width), "valid")
     return float(_ALPHAS[np.flatnonzero(smooth <= smooth.min() + 1e-9)[-1]])
-
-
-def _turns(table: FloatArray, target: IntArray) -> FloatArray:
-    from sklearn.tree import DecisionTreeClassifier
-
-    path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table, target)
-    return np.asarray(path.ccp_alphas, dtype=np.float64)
 
 
 def _grow(table: FloatArray, target: IntArray, alpha: float) -> ShareTree:

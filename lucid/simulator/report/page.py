@@ -81,7 +81,7 @@ def _context(
                 "policy": run.policy,
                 "style": style,
                 "cells": [
-                    summary.about(run.policy),
+                    summary.ABOUT.get(run.policy, ""),
                     summary.estimates(run.policy, run.predictor),
                     *summary.habits(run, found),
                 ],

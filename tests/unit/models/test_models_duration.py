@@ -83,10 +83,10 @@ def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: Dura
         return float((to_log(model.predict(table, history).point_s) - to_log(later.duration_s)).std())
 
     assert spread(later) < 0.5 * spread(blind)
-    why = model.explain_facts(later.select([0]), history.facts(later.select([0])))
-    assert "measured gpu_util" in [term.term for term in why.terms]
+    estimate_s, _, why = model.explain_facts(later.select([0]), history.facts(later.select([0])))
+    assert "measured gpu_util" in [term.name for term in why.terms]
     assert why.intercept + math.fsum(term.score for term in why.terms) == pytest.approx(why.score, abs=1e-9)
-    assert why.estimate_s == pytest.approx(model.predict(later.select([0]), history).point_s[0])
+    assert estimate_s == pytest.approx(model.predict(later.select([0]), history).point_s[0])
     again = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert np.array_equal(again.predict(later, history).point_s, model.predict(later, history).point_s)
 
@@ -132,12 +132,12 @@ def test_terms_and_intercept_sum_to_the_score(
     job = JobTable.from_columns(
         user=one.user, name=one.name, cpus=one.cpus, gpus=one.gpus, limit_s=[limit], submit_s=one.submit_s
     )
-    told = model.explain_facts(job, history.facts(job))
+    estimate_s, _, told = model.explain_facts(job, history.facts(job))
     assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
-    assert told.estimate_s == model.predict(job, history).point_s[0]
-    assert float(to_log(told.estimate_s)) == pytest.approx(told.score, abs=1e-6)
+    assert estimate_s == model.predict(job, history).point_s[0]
+    assert float(to_log(estimate_s)) == pytest.approx(told.score, abs=1e-6)
     product = math.exp(told.intercept) * math.prod(math.exp(term.score) for term in told.terms)
-    assert product == pytest.approx(told.estimate_s + 10.0, rel=1e-6)
+    assert product == pytest.approx(estimate_s + 10.0, rel=1e-6)
 
 
 def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:

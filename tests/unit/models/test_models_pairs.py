@@ -87,7 +87,7 @@ def test_a_busier_stranger_never_helps(own: float, one: float, other: float) -> 
 
 def explained(model: PairModel, first: Usage, second: Usage) -> dict[str, float]:
     row = {name: values[0] for name, values in pair_columns([(first, second)]).items()}
-    return {term.term: term.score for term in model.model.explain_one(row)}
+    return {term.name: term.score for term in model.model.explain_one(row)}
 
 
 def test_names_never_measured_add_exactly_nothing() -> None:
