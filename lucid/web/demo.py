@@ -136,7 +136,7 @@ class Demo:
         told = _DemoRecorder(self._recorder, self._store, self._token)
         self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
         self._wake_s: float | None = None
-        self._cycles, self._status_s = 0, float("-inf")
+        self._cycles = 0
         self._began_s, self._used_s = 0.0, float("-inf")
         self._measured: dict[str, JobProfile] = {}
         self._ended: list[Ended] = []

@@ -215,10 +215,6 @@ class IntervalTracker:
         for residual in residuals:
             self._push(float(residual))
 
-    def __len__(self) -> int:
-        """How many residuals it holds."""
-        return len(self._order)
-
     def bounds(self, point: FloatArray, scale: FloatArray, limit_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds in seconds, shape (n,), of estimates given as logs (n,); `scale` is (n, 2).
 

@@ -45,10 +45,6 @@ class DurationHistory:
         history.add(jobs)
         return history
 
-    def __len__(self) -> int:
-        """How many finished jobs were added."""
-        return self._all[0]
-
     def judge(self, tables: Said | None, records: Mapping[str, Sequence[float]], learned_until_s: float) -> None:
         """Judge `tables` too from now on, on jobs that ended after they had learned; `records` of earlier jobs
         replace those kept here."""

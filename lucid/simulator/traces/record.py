@@ -25,8 +25,7 @@ class TraceJob:
     ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
     CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: how an elastic job trains; its ``duration_s`` is then
     its run time on the GPUs and with the batch it was submitted with. ``stages``: what a dry run of one iteration
-    would show. ``waited_s``: the real time between submission and start, where the log has it. ``idle``: when it does
-    nothing on its GPUs, seconds since its start: how long a session's user is away does not depend on GPUs."""
+    would show. ``waited_s``: the real time between submission and start, where the log has it."""
 
     job: Job
     duration_s: float
@@ -36,7 +35,6 @@ class TraceJob:
     learning: Learning | None = None
     stages: StageTimes | None = None
     waited_s: float | None = None
-    idle: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
