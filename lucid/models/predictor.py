@@ -66,7 +66,6 @@ class LearnedPredictor:
         history: DurationHistory,
         otherwise: Predictor,
         *,
-        epoch_s: float = 0.0,
         profiled_s: float = 0.0,
         share: ShareTree | None = None,
     ) -> LearnedPredictor:
@@ -80,7 +79,6 @@ class LearnedPredictor:
             otherwise,
             share=tree or share,
             pairs=served.model(PAIRS),
-            epoch_s=epoch_s,
             profiled_s=profiled_s,
             sources={"duration": f"{cls.name} {served.version(DURATION)}", "share": source},
         )

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.core.times import DAY_S
 from lucid.daemon.policies import LivePolicy
@@ -133,8 +131,7 @@ class Demo:
         self._counters = Counters()
         host = PolicyHost(lambda _: policy, predictor, took=self._counters.planned, clock_s=time.perf_counter)
         self._uses = _DemoUses(profiles_folder(settings))
-        told = _DemoRecorder(self._recorder, self._store, self._token)
-        self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
+        self._cycle = Cycle(self._cluster, predictor, host, settings.policy, self._recorder)
         self._wake_s: float | None = None
         self._cycles = 0
         self._began_s, self._used_s = 0.0, float("-inf")
@@ -177,6 +174,11 @@ class Demo:
     def _took(self, result: CycleResult) -> None:
         self._cycles += 1
         self._counters.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
+        for action in (item.action for item in result.applied):  # what Slurm would have been asked
+            now_s = result.plan.now_s
+            done = row_of(now_s, action.job_id, action.partition, action.decision)
+            number = self._store.begin_action(now_s, done.job_id, done.verb, done.placement, self._token)
+            self._store.end_action(number, "done", self._token)
         for ended in result.snapshot.ended:
             self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
@@ -227,21 +229,6 @@ class Demo:
     def close(self) -> None:
         """Release the store."""
         self._store.close()
-
-
-class _DemoRecorder:
-    """The store's recorder, which also records what Slurm would have been asked."""
-
-    def __init__(self, recorder: StoreRecorder, store: SqliteStore, token: int) -> None:
-        self._recorder, self._store, self._token = recorder, store, token
-
-    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
-        """Take in one cycle."""
-        for item in applied:
-            row = row_of(plan.now_s, item.action.job_id, item.action.partition, item.action.decision)
-            number = self._store.begin_action(plan.now_s, row.job_id, row.verb, row.placement, self._token)
-            self._store.end_action(number, "done", self._token)
-        self._recorder.record(snapshot, plan, applied)
 
 
 class _DemoUses:
