@@ -87,18 +87,15 @@ def window_words(one: Seen, now_s: float) -> str:
     return f"{words}; {jobs}{f' and {more} more' if more > 0 else ''} may {'run on' if begun else 'still run then'}"
 
 
-def window_dicts(found: Sequence[Seen]) -> list[dict[str, Any]]:
-    """The windows as JSON."""
-    return [
-        {
-            "from_s": one.window.from_s,
-            "until_s": one.window.until_s,
-            "why": one.window.why,
-            "nodes": list(one.nodes),
-            "reaching": list(one.reaching),
-        }
-        for one in found
-    ]
+def window_dict(one: Seen) -> dict[str, Any]:
+    """A window as JSON."""
+    return {
+        "from_s": one.window.from_s,
+        "until_s": one.window.until_s,
+        "why": one.window.why,
+        "nodes": list(one.nodes),
+        "reaching": list(one.reaching),
+    }
 
 
 def reaches_words(snapshot: Snapshot, job_id: str) -> list[str]:

@@ -60,22 +60,20 @@ def _nice_step(span: float, most: int) -> float:
     return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= raw * (1 - 1e-9))
 
 
-def even_ticks(high: float, most: int = 5, whole: bool = False) -> list[float]:
-    """Round values from 0 to the first that is at least ``high``."""
-    if high <= 0:
-        high = 1.0
-    step = _nice_step(high, most)
+def value_ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Round values from at most ``low`` to at least ``high``; ``whole``: no fractions."""
+    step = _nice_step(high - low, 5)
     if whole:
         step = max(step, 1.0)
-    return [step * i for i in range(math.ceil(high / step - 1e-9) + 1)]
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def duration_ticks(high_s: float, most: int = 5) -> list[Tick]:
+def duration_ticks(high_s: float) -> list[Tick]:
     """Ticks for an axis of durations from 0, all in one unit; ``at`` in seconds."""
     unit = unit_of(high_s)
-    return [
-        Tick(v * unit.seconds, f"{v:g} {unit.name}" if v else "0") for v in even_ticks(high_s / unit.seconds, most)
-    ]
+    values = value_ticks(0.0, high_s / unit.seconds)
+    return [Tick(v * unit.seconds, f"{v:g} {unit.name}" if v else "0") for v in values]
 
 
 _ROUND_DURATIONS = (
@@ -97,12 +95,12 @@ def time_unit(span_s: float) -> Unit:
     return next(unit for unit in (DAY, HOUR, MINUTE) if span_s >= 2 * unit.seconds or unit is MINUTE)
 
 
-def time_ticks(span_s: float, most: int = 8) -> list[Tick]:
+def time_ticks(span_s: float) -> list[Tick]:
     """Ticks for trace time from 0 in days (in weeks' steps where they are many), hours or minutes."""
     unit = time_unit(span_s)
     span = span_s / unit.seconds
     steps = (1, 2, 7, 14, 28, 56, 112) if unit is DAY else (0.5, 1, 2, 5, 10, 15, 30)
-    step = next((step for step in steps if span / step <= most), None) or _nice_step(span, most)
+    step = next((step for step in steps if span / step <= 8), None) or _nice_step(span, 8)
     return [Tick(i * step * unit.seconds, f"{i * step:g}") for i in range(math.floor(span / step + 1e-9) + 1)]
 
 
@@ -211,30 +209,14 @@ def _span(values: Sequence[float], zero: bool) -> tuple[float, float]:
     return low, high
 
 
-def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round values from at most ``low`` to at least ``high``."""
-    power = 10.0 ** int(f"{(high - low) / most:e}".partition("e")[2])
-    step = next(s * power for s in (1.0, 2.0, 5.0, 10.0) if s * power * most >= (high - low) * (1 - 1e-9))
-    first, last = _floor(low / step), -_floor(-high / step)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def _floor(value: float) -> int:
-    return int(value // 1) if abs(value - round(value)) > 1e-9 else round(value)
-
-
 def sideways(
     title: str,
     description: str,
     rows: Sequence[tuple[str, float, str]],
     label: str,
-    *,
-    less: str = "won",
-    more: str = "lost",
     keys: Sequence[tuple[str, str]] = (),
 ) -> Chart:
-    """A chart with a bar a row, to either side of zero. ``rows``: name, value, words for the pointer. ``less``,
-    ``more``: classes of bars below and above zero."""
+    """A chart with a bar a row, to either side of zero. ``rows``: name, value, words for the pointer."""
     left, top = 164, 8
     low, high = _span([value for _, value, _ in rows], zero=True)
     ticks = value_ticks(low, high)
@@ -246,7 +228,7 @@ def sideways(
         y = top + _ROW * i
         begin, end = sorted((x(0.0), x(value)))
         chart.write("y", left - 8, y + 14, shortened(name), tip)
-        chart.rect(more if value > 0 else less, begin, y + 3, end - begin, _ROW - 6, tip)
+        chart.rect("plus" if value > 0 else "minus", begin, y + 3, end - begin, _ROW - 6, tip)
     chart.line("zero", x(0.0), top, x(0.0), bottom)
     return chart
 

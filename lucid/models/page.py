@@ -86,7 +86,6 @@ def _part(heading: str, unit: str, model: AdditiveModel) -> dict[str, Any]:
         f"Mean absolute contribution{in_unit(unit)} of each term, largest first.",
         [(t.name, t.importance, f"{t.name}: {t.importance:.4g}{in_unit(unit)}") for t in terms],
         f"mean absolute contribution{in_unit(unit)}",
-        more="plus",
     )
     note = f"and {hidden} smaller terms" if hidden > 0 else ""
     charts = [("Importances", importances, note), *(chart_of_term(term, unit) for term in terms)]
@@ -142,8 +141,6 @@ def _bars(term: Term, unit: str) -> Drawn:
         f"Contribution{in_unit(unit)} of each value of {term.name}.",
         rows,
         f"contribution{in_unit(unit)}",
-        less="minus",
-        more="plus",
         keys=_KEYS,
     )
     cut = f"The {len(order)} that matter most of {len(names)}." if len(names) > len(order) else ""

@@ -134,7 +134,8 @@ def plan_profiling(
         blocker: Job | None = None
         for pending in queue:
             job = pending.job
-            node = None if blocker is not None else ledger.tightest(job.gpus, partial(_host_fits, ledger, job))
+            fit = partial(ledger.host_fits, job=job, gpus_here=job.gpus)
+            node = None if blocker is not None else ledger.tightest(job.gpus, fit)
             why: tuple[Reason, ...] = (taken,) if node is None and taken else ()
             if (
                 not why
@@ -197,10 +198,6 @@ def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending
     return sorted(smallest, key=lambda e: turn[e.job.id])
 
 
-def _host_fits(ledger: Ledger, job: Job, i: int) -> bool:
-    return ledger.host_fits(i, job, job.gpus)
-
-
 def _skips(
     partition: Partition,
     pending: Pending,
@@ -225,8 +222,7 @@ def _skips(
         return fits
     if now_s - pending.since_s < settings.max_wait_s - 1:
         return None
-    waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)
-    return waited if waited else None
+    return WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s) or None
 
 
 # Time-aware profiling (acceptance row L5): T_prof, N_prof and capacity follow the profiler's queue, and what is

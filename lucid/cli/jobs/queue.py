@@ -37,7 +37,7 @@ from lucid.explain.queue_rows import (
     reservations,
     row_starts,
 )
-from lucid.explain.reasons import reason_text, short_words, vc_words, window_dicts, window_words, windows_ahead
+from lucid.explain.reasons import reason_text, short_words, vc_words, window_dict, window_words, windows_ahead
 from lucid.explain.story import Story
 from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
@@ -277,8 +277,8 @@ def tell_queue(config: Path, as_json: bool) -> None:
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
 
     def data() -> dict[str, Any]:
-        found, windows = [queue_row_to_dict(row, last) for row in rows], window_dicts(windows_ahead(snapshot))
-        return {"at_s": snapshot.now_s, "queue": found, "aside": aside, "windows": windows}
+        found, windows = [queue_row_to_dict(row, last) for row in rows], map(window_dict, windows_ahead(snapshot))
+        return {"at_s": snapshot.now_s, "queue": found, "aside": aside, "windows": list(windows)}
 
     answer(data, as_json, _queue_words(last, starts, rows, aside))
 

@@ -13,12 +13,12 @@ from lucid.html.charts import (
     Scale,
     Tick,
     duration_ticks,
-    even_ticks,
     log_duration_ticks,
     placed,
     shortened,
     time_ticks,
     time_unit,
+    value_ticks,
 )
 from lucid.html.page import show_count, show_duration, show_many
 from lucid.simulator.engine import Run, Series
@@ -212,7 +212,8 @@ def queue_chart(lines: TimeLines, last_arrival_s: float, keys: Keys) -> LineChar
     if not lines.at_s:
         return None
     x, xs = _time_axis(lines)
-    levels = even_ticks(max((float(v.max(initial=0.0)) for v in lines.pending), default=0.0), whole=True)
+    most = max((float(v.max(initial=0.0)) for v in lines.pending), default=0.0)
+    levels = value_ticks(0.0, most or 1.0, whole=True)
     y = Scale(0, levels[-1], _HEIGHT - _BOTTOM, _TOP)
     waiting = [_rounded(pending, 1) for pending in lines.pending]
     return LineChart(

@@ -17,7 +17,7 @@ from lucid.core.snapshot import Partition
 from lucid.daemon.reporting.status import lending_of
 from lucid.errors import StoreError
 from lucid.explain.formatting import duration
-from lucid.explain.reasons import power_words, window_dicts, window_words, windows_ahead
+from lucid.explain.reasons import power_words, window_dict, window_words, windows_ahead
 from lucid.web.pages.shown import (
     Cell,
     CellJob,
@@ -175,7 +175,7 @@ def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
     for one in windows_ahead(site.view.seen.snapshot):
         seen = tuple(job for job in one.reaching if site.job_of(running[job][1].job, viewer) is not None)
         told = replace(one, reaching=seen)
-        found.append({**window_dicts([told])[0], "words": window_words(told, site.view.now_s)})
+        found.append({**window_dict(told), "words": window_words(told, site.view.now_s)})
     return found
 
 
