@@ -278,6 +278,12 @@ class Repair:
         """Mend a job that is not held, and that waits for its turn, for other jobs, or no longer for those. A job
         that was released at its turn and has been requeued since queues again."""
         writer, now_s = self._writer, facts.now_s
+        if note is not None and note.released and in_queue(record, note):
+            # a begin time is in seconds: that of a release can be the one at which its lease was to end
+            if not parked(record, note, now_s):
+                return ""
+            writer.put(structs.replace(note, released=False))
+            return f"job {record.id}: queues again, since Slurm has it as it was before its release"
         if record.dependency or in_queue(record, note):
             until_s = next_lease_s(record, note, now_s)
             if not until_s:

@@ -370,6 +370,22 @@ def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -
     assert stage.slurm.records["1"].state == "RUNNING"
 
 
+@pytest.mark.parametrize("now_s", [LEASE_S, 11.0])
+def test_one_that_was_let_go_is_not_parked_again_by_the_lease_that_it_had(stage: Scene, now_s: float) -> None:
+    """Slurm released it in the very second in which its first lease ended (seen by the campaign), or came back with
+    its records of before: lucidd renewed that lease for ever."""
+    stage.slurm.submit("big", "vc", 8, held=False, mark="none", run_s=1e4)
+    parked(stage, "1", PARKED.replace("node=gres/gpu:1", "skip=tasks"))
+    stage.slurm.now = 10.0
+    assert [said.partition(" as ")[0] for said in stage.mend()] == ["job 1: let go at its turn"]
+    stage.slurm.now = now_s
+    stage.slurm._set("1", eligible_s=LEASE_S)
+    for _ in range(3):
+        stage.mend()
+        assert stage.slurm.records["1"].eligible_s <= LEASE_S
+    assert stage.slurm.records["1"].eligible_s <= now_s
+
+
 def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.now = LEASE_S - 5
