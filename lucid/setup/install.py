@@ -204,12 +204,19 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
 
 def heartbeat_in(root: Path, conf: str) -> str | None:
     """The heartbeat that job_submit.lua reads, as lucid.plugin.conf names it; ``None`` where it names none."""
+    found = _HEARTBEAT.search(_plugin_text((root / conf).parent) or "")
+    return found[1] if found else None
+
+
+_HEARTBEAT = re.compile(r"^heartbeat\s+(/\S+)\s*$", re.MULTILINE)
+
+
+def _plugin_text(folder: Path) -> str | None:
+    """The text of lucid.plugin.conf; ``None`` where it cannot be read."""
     try:
-        text = ((root / conf).parent / "lucid.plugin.conf").read_text(encoding="utf-8")
+        return (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
-    return found[1] if found else None
 
 
 def _files(root: Path) -> Iterator[Finding]:
@@ -247,10 +254,8 @@ def _files(root: Path) -> Iterator[Finding]:
 def _filtered(folder: Path) -> str | None:
     """What breaks without cli_filter.lua, by lucid.plugin.conf; ``None`` where there are no models to ask for, and no
     setting says that srun maps its steps."""
-    try:
-        text = (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        text = "type x"  # a finding of its own; nothing is known
+    text = _plugin_text(folder)
+    text = "type x" if text is None else text  # a finding of its own; nothing is known
     if re.search(r"^type\s+\S", text, re.MULTILINE):
         return "an inner srun of a job that names a GPU model fails"
     if re.search(r"^steps\s+mapped\s*$", text, re.MULTILINE):
@@ -283,14 +288,12 @@ def _parameters(settings: dict[str, str], filtered: str | None) -> Iterator[Find
 
 
 def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
-    path = folder / "lucid.plugin.conf"
+    path, text = folder / "lucid.plugin.conf", _plugin_text(folder)
     remedy = "lucidctl slurm render --nodes … --out /etc/slurm"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    if text is None:
         yield Finding("lucid.plugin.conf", False, f"{path} cannot be read: models cannot be asked for", remedy)
         return
-    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
+    found = _HEARTBEAT.search(text)
     if not found:
         yield Finding("lucid.plugin.conf", False, "names no heartbeat", remedy)
         return

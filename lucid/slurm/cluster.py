@@ -62,10 +62,6 @@ _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
-def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
-    return {}
-
-
 def _by_node(outs: Mapping[str, GpuOut], machines: Sequence[SlurmNode]) -> dict[str, tuple[GpuOut, ...]]:
     """The GPUs that get no new start, by node, each with the place that Slurm gives it; GPUs that their node does not
     have, as far as Slurm knows, are dropped."""
@@ -100,7 +96,7 @@ class SlurmCluster:
         lends: bool = False,
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
-        gpus_out: GpusOut = _no_gpu,
+        gpus_out: GpusOut = lambda _gpus, _now_s: {},
         keeps_list: bool = False,
     ) -> None:
         """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told.

@@ -150,7 +150,8 @@ class ClaimWatch:
         words."""
         chosen, seen = note.claims.split(), self._seen.pop(record.id, {})
         self._chosen.pop(record.id, None)
-        stopped = [job_id for job_id, restarts in seen.items() if _stopped(jobs.get(job_id), restarts)]
+        was = ((jobs[job_id], restarts) for job_id, restarts in seen.items() if job_id in jobs)
+        stopped = [job.id for job, restarts in was if job.restarts > restarts or job.state == "PREEMPTED"]
         if not seen:  # lucidd was started anew meanwhile
             stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].ended]
         others, spared = _others(stopped, chosen), _others(chosen, stopped)
@@ -170,11 +171,6 @@ def common_gpus(one: Placement, other: Placement) -> bool:
     """Whether two placements have a GPU in common."""
     masks = dict(one)
     return any(masks.get(part.node, 0) & part.mask for part in other)
-
-
-def _stopped(record: SlurmJob | None, restarts: int) -> bool:
-    """Whether the job was preempted; false for one that ended by itself meanwhile."""
-    return record is not None and (record.restarts > restarts or record.state == "PREEMPTED")
 
 
 def _others(some: Iterable[str], than: Sequence[str]) -> list[str]:

@@ -206,7 +206,7 @@ class ElasticJobs:
     def _not_in(self, vc: str, now_s: float) -> str:
         if not self._resizes(vc):
             return "it is not resized: the policy of its partition resizes no job"
-        if not self.reports.kept:
+        if not self._settings.reports_dir:
             return "it is not resized: daemon.elastic.reports_dir is not set"
         trouble = self.reports.trouble(now_s)
         return f"it is not resized: {trouble.words}" if trouble.blind else ""

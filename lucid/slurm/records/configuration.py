@@ -196,17 +196,16 @@ class Kept(Generic[_T]):
     """Something of Slurm's configuration that is asked for now and then; ``known`` until it has been read. If it
     cannot be read, what was read before stays."""
 
-    def __init__(self, ask: Callable[[], _T], known: _T, every_s: float = _EVERY_S) -> None:
+    def __init__(self, ask: Callable[[], _T], known: _T) -> None:
         self._ask = ask
         self._known = known
-        self._every_s = every_s
         self._at_s = float("-inf")
 
     def __call__(self, now_s: float) -> _T:
         """What is known by now.
 
         Raises: ClusterUnavailable: Slurm does not answer at present."""
-        if not 0 <= now_s - self._at_s < self._every_s:
+        if not 0 <= now_s - self._at_s < _EVERY_S:
             self._at_s = now_s
             try:
                 self._known = self._ask()

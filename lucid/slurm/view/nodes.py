@@ -17,8 +17,8 @@ from dataclasses import replace
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
+from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.slurm.commands import CommandClient
-from lucid.slurm.records.configuration import Kept
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, users_nodes
@@ -45,8 +45,7 @@ class NodePolls:
         self.power = Power(known if isinstance(known, dict) else None)
         self.nodes: Sequence[SlurmNode] = ()
         self._raw: Sequence[SlurmNode] = ()
-        self._at_s = self._states_at_s = self._same_s = float("-inf")
-        self._rules = Kept(self._read_rules, PowerRules(), _RULES_S)
+        self._at_s = self._states_at_s = self._rules_at_s = self._same_s = float("-inf")
         self._states: str | None = None
 
     def poll(self, jobs: Sequence[SlurmJob], now_s: float, fresh: bool = False) -> Sequence[SlurmNode]:
@@ -58,7 +57,7 @@ class NodePolls:
             self._raw = self._client.nodes()
             before_s, self._at_s, self._same_s = self._same_s, now_s, now_s
             if any(node.sleeps for node in self._raw):
-                self.power.rules = self._rules(now_s)
+                self._read_rules(now_s)
             learned = self.power.observe_nodes(self._raw, since, now_s, before_s)
         if self.power.observe_jobs(jobs, self._raw) or learned:
             self._store.put_view(BOOTS_VIEW, self.power.boots)
@@ -86,9 +85,17 @@ class NodePolls:
             return False
         return True
 
-    def _read_rules(self) -> PowerRules:
-        partitions = self._client.partitions()
-        return PowerRules.from_config(self._client.config(), any(p.suspends for p in partitions))
+    def _read_rules(self, now_s: float) -> None:
+        if 0 <= now_s - self._rules_at_s < _RULES_S:
+            return
+        try:
+            partitions = self._client.partitions()
+            self.power.rules = PowerRules.from_config(self._client.config(), any(p.suspends for p in partitions))
+            self._rules_at_s = now_s
+        except ClusterUnavailable:
+            raise
+        except ClusterError:
+            return  # what was read before counts
 
 
 _TOKENS = re.compile(r"[\w.:+=/-]+|[&|()\[\],]")
