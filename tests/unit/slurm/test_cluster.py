@@ -217,17 +217,6 @@ def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> No
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
 
-def test_a_user_may_opt_out_of_sharing(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;share=0")
-    stage.slurm.submit("2", "vc", 1, request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
-    stage.slurm.submit("3", "vc", 1, features="a100")
-    stage.slurm.submit("4", "vc", 1, min_nodes=2)
-    stage.slurm.submit("5", "vc", 1)
-    assert {e.job.id: e.job.shareable for e in stage.look().pending} == {
-        "1": False, "2": False, "3": False, "4": False, "5": True,
-    }  # fmt: skip
-
-
 def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1, request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
     stage.slurm.submit("2", "vc", 1, features="a100")
@@ -235,11 +224,6 @@ def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
     assert stage.start("2", "n1:1") is None
     assert stage.request("1").req_nodes == "n2"
     assert stage.request("2").req_nodes == ""
-
-
-def test_cpus_of_jobs_without_gpus_are_not_there_for_others(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 0, mark="none", state="RUNNING", hosts_used=(("n1", 10, 16000),))
-    assert [(n.cpus_left, n.mem_left_mib) for n in stage.look().nodes] == [(6, 16000), (16, 32000)]
 
 
 def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
@@ -254,23 +238,13 @@ def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
     assert not stage.restart().observe().ended
 
 
-def test_site_factors_are_written_when_they_change_and_taken_back(stage: Scene) -> None:
-    stage.modes["vc"] = Mode.ORDER
-    stage.jobs("1 2 3", 8, held=False, mark="none")
-    stage.look()
-    assert stage.cluster.order({"2": 500, "3": 0}) == 1
-    stage.look()
-    assert stage.cluster.order({"2": 500, "3": 0}) == 0
-    assert stage.cluster.order({"3": 0}) == 1
-    assert stage.slurm.writes == [("2", "update")] * 2
-
-
 def test_a_site_factor_that_slurm_takes_back_is_written_again_and_counted(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
     stage.jobs("1 2 3", 8, held=False, mark="none")
     stage.look()
     waiting = next(record for record in stage.slurm.records.values() if record.pending)
-    assert stage.cluster.order({waiting.id: 500}) == 1
+    assert stage.cluster.order({waiting.id: 500, "3": 0}) == 1
+    assert stage.slurm.writes == [(waiting.id, "update")], "a factor of 0 is what it has"
     stage.slurm.records[waiting.id] = replace(waiting, priority=waiting.priority + 3)  # its age, and no factor
     stage.slurm.factors.clear()
     stage.look()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builders import LIGHT, FixedPredictor, a_job, at, guess, nodes, part, settings
 from fake_slurm import FakeSlurm, fake_node
@@ -14,7 +12,6 @@ from lucid.binder.binder import Binder
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
 from lucid.setup.doctor_state import _failed_pairs
-from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
 from scenes.slurm import Scene
 
 DRAINED = frozenset({"MIXED", "DRAIN"})
@@ -95,12 +92,6 @@ def test_an_epilog_that_fails_after_a_pair_counts_as_well() -> None:
     s.slurm._set("1", state="COMPLETED", end_s=s.slurm.now)
     drains(s, "n1", reason="Epilog error")
     assert unshared(s) == ["n1"]
-
-
-@given(st.dictionaries(st.text(max_size=5).map(lambda name: f"pairs.off.{name}"), st.text(max_size=20)))
-def test_what_the_store_holds_is_read_or_is_none(switches: dict[str, str]) -> None:
-    assert failed_pairs_in({**switches, "paused": "1"}) == {}
-    assert unpaired({}) == set()
 
 
 def test_the_planner_lets_nobody_join_where_gpus_are_not_shared() -> None:

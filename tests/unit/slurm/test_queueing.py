@@ -96,8 +96,6 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    from lucid.slurm.records.request import Request
-
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.submit(
         "2", "vc", 0, mark=OPAQUE.replace("interactive", "whole"), request=Request(others=(EXCLUSIVE,)), simple=False
@@ -344,22 +342,6 @@ def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> No
     assert len(told) == 8
 
 
-def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.slurm.advance(LEASE_S)
-    assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_start_that_slurm_refuses_leaves_it_parked(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.look()
-    stage.slurm.fails_at_write = lambda n: ActionRefused("Invalid generic resource (gres) specification")
-    assert stage.start("1", "n1:0") is not None
-    assert stage.slurm.records["1"].pending
-    stage.slurm.fails_at_write = lambda n: None
-    assert stage.slurm.records["1"].eligible_s == LEASE_S
-
-
 def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -> None:
     """Let go on what was seen before its lease was renewed, it was parked for ever (seen by the campaign)."""
     parked(stage, "1")
@@ -378,23 +360,15 @@ def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scen
     assert written(stage) == ["hold", "update", "release"]
 
 
-def test_an_array_is_held_as_a_whole(stage: Scene) -> None:
+@pytest.mark.parametrize(("begin", "begin_s"), [("", 0.0), (";begin=45", 45.0)])
+def test_an_array_is_held_as_a_whole_until_its_begin_time(stage: Scene, begin: str, begin_s: float) -> None:
     for task in range(3):
-        parked(stage, f"7_{task}")
+        parked(stage, f"7_{task}", PARKED + begin)
     assert waiting(stage) == []
     stage.slurm.records["7"] = stage.slurm.records["7_0"]  # that id stands for all of them
     assert stage.mend() == ["job 7: held until Lucid starts it"]
     assert stage.slurm.writes == [("7", "hold")]
-
-
-def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) -> None:
-    for task in range(3):
-        parked(stage, f"7_{task}", PARKED + ";begin=45")
-    stage.look()
-    stage.slurm.records["7"] = stage.slurm.records["7_0"]
-    assert stage.mend() == ["job 7: held until Lucid starts it"]
-    assert stage.slurm.writes == [("7", "hold")]
-    assert stage.slurm.records["7"].eligible_s == 45.0
+    assert stage.slurm.records["7"].eligible_s == begin_s
 
 
 def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucids_does_not(stage: Scene) -> None:

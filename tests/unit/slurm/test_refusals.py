@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 
 from builders import at
-from fake_slurm import fake_node
 from lucid.core.decision import Action, Requeue, Start
 from lucid.core.snapshot import Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
@@ -434,14 +433,6 @@ def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
     stage.mend()
     stage.look()
     assert stage.cluster.aside()["3"] == "Slurm alone decides about it (None)"
-
-
-def test_nodes_that_are_reserved_say_so(stage: Scene) -> None:
-    stage.slurm.machines[0] = fake_node("n1", "vc", states=frozenset({"IDLE", "RESERVED"}))
-    assert [(node.name, node.available, node.out) for node in stage.look().nodes] == [
-        ("n1", False, "reserved"),
-        ("n2", True, ""),
-    ]
 
 
 @pytest.mark.parametrize("anew", [False, True])

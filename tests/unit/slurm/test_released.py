@@ -159,19 +159,13 @@ def test_jobs_queue_again_at_their_old_place_when_their_partition_is_packed_agai
     before = queue(stage)
     unpacked(stage)
     stage.slurm.advance(500.0)
+    stage.restart()
     words = f"held again: what kept it from starting may have ended ({UNPACKED})"
     assert packed(stage) == [f"job {n}: {words}" for n in ("1", "2_0", "2_1", "3")]
     assert queue(stage) == before
     stage.slurm.limits = lambda job: ""
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_restarted_lucidd_knows_it_too(stage: Scene) -> None:
-    stage.jobs("1", mark=MINE)
-    unpacked(stage)
-    stage.restart()
-    assert len(packed(stage)) == 1
 
 
 def test_whoever_started_ended_or_is_held_by_others_meanwhile_is_left_alone(stage: Scene) -> None:

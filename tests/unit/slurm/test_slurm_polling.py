@@ -347,16 +347,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_hides_what_changes_about_any_job(name: str) -> None:
-    slurm = Slurm(*(job(number) for number in range(1, 9)))
-    slurm.jobs[7] = job(7, name=name)
-    assert slurm.numbered() == slurm.jobs
-    for number in range(1, 9):
-        slurm.jobs[number] = replace(slurm.jobs[number], extra="changed")
-        assert slurm.numbered() == slurm.jobs, (name, number)
-
-
 @given(
     st.lists(
         st.tuples(

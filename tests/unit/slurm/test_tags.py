@@ -15,7 +15,7 @@ from fake_slurm import AHEAD_S, FakeSlurm, fake_node
 from lucid.core.decision import EndProfiling, Requeue
 from lucid.places import Mode
 from lucid.slurm.client import Changes, declined
-from lucid.slurm.records.fields import parse_mark, resized, says, wrong_start
+from lucid.slurm.records.fields import resized, says, wrong_start
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import JobNote
@@ -39,12 +39,6 @@ def test_what_only_looks_like_a_word_is_none(comment: str) -> None:
 
 
 SITES = '{"network": "sharp;held=0;vc=other"}'
-
-
-def test_what_a_site_wrote_behind_the_tag_is_no_part_of_it() -> None:
-    assert parse_mark(f"lucid:vc=vc;held=1;v=2 {SITES}") == {"vc": "vc", "held": "1", "v": "2"}
-    assert parse_mark(f"lucid:vc=vc;held=1\n{SITES}") == {"vc": "vc", "held": "1"}
-    assert parse_mark(SITES) is None
 
 
 def test_a_job_with_a_sites_admin_comment_waits_starts_and_starts_over_like_any_other() -> None:
