@@ -29,11 +29,9 @@ from lucid.daemon.barrier import (
     lives_in_trouble,
     persistently,
 )
-from lucid.daemon.learning.models import WithContention
 from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.left_out import LeftOut
-from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.planner import PolicyHost, Predictions
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
 from lucid.orchestrator.policies.shadow import Kept, Shadow
@@ -264,26 +262,6 @@ def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
     assert brittle.learned == ["1"]
     assert set(left_out.summary()["predictions of the models"]["first"]) == {"job 2", "a pair"}
-
-
-def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -> None:
-    class PairsFail(WithContention):
-        def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-            raise MemoryError
-
-    site.predictor = PairsFail(HistoryPredictor(2000.0))
-    site.start()
-    for job_id in "123":
-        site.submit(job_id, 4, run_s=3000.0)
-    site.turns(200.0)
-    (part,) = [p for p in site.daemon.cluster.observe().partitions.values() if p.pending]
-    assert not [entry for entry in part.running if entry.partner]
-    (waits,) = part.pending
-    said = "how fast it would run with job"
-    assert said in site.ctl("explain", waits.job.id), "in place of a speed that nobody worked out"
-    story = json.loads(site.ctl("explain", waits.job.id, "--json"))
-    assert [r["holds"] for d in story["decisions"] for r in d["reasons"] if r["kind"] == "PairSpeed"][-1] is False
-    assert "a pair" in site.store.view("status")["left_out"]["predictions of the models"]["first"]
 
 
 def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:

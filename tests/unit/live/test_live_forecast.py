@@ -66,20 +66,15 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
     return seen
 
 
-def test_a_live_cycle_knows_what_has_been_submitted_of_late(tmp_path: Path, snapshots: list[Snapshot]) -> None:
-    site = Site(tmp_path)
-    busy(site, 12)
-    site.daemon.turn()
-    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 12.0)
-
-
-def test_jobs_that_are_profiled_in_place_will_not_queue_for_profiling_nodes(
-    tmp_path: Path, snapshots: list[Snapshot]
+@pytest.mark.parametrize(("restarts", "profiled"), [("allowed", 12.0), (None, 0.0)], ids=["moved", "in place"])
+def test_a_live_cycle_knows_what_has_been_submitted_of_late(
+    tmp_path: Path, snapshots: list[Snapshot], restarts: str | None, profiled: float
 ) -> None:
-    site = Site(tmp_path, restarts=None)
+    """Jobs that are profiled in place will not queue for profiling nodes."""
+    site = Site(tmp_path, restarts)
     busy(site, 12)
     site.daemon.turn()
-    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 0.0)
+    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, profiled)
 
 
 def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots: list[Snapshot]) -> None:
@@ -129,6 +124,8 @@ def test_means_answer_until_submissions_reach_back_as_far_as_the_model_looks(tmp
     serve(tmp_path, constant(2.0))
     assert forecast(tmp_path, 21).by == "seasonal means"
     assert forecast(tmp_path, 23).by == "throughput v1"
+    Library(tmp_path).suspend("throughput", "it drifted")
+    assert forecast(tmp_path, 23).by == "seasonal means"
 
 
 def test_a_version_trained_on_what_lucidd_does_not_count_is_passed_over(tmp_path: Path) -> None:
@@ -138,12 +135,6 @@ def test_a_version_trained_on_what_lucidd_does_not_count_is_passed_over(tmp_path
     models.make()
     assert models.serving["throughput"].trouble
     assert "asks for ended_lag0, which lucidd does not count" in models.serving["throughput"].why
-
-
-def test_a_suspended_version_is_passed_over(tmp_path: Path) -> None:
-    serve(tmp_path, constant(2.0))
-    Library(tmp_path).suspend("throughput", "it drifted")
-    assert forecast(tmp_path, 30).by == "seasonal means"
 
 
 def test_a_forecast_that_fails_is_told_and_means_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
