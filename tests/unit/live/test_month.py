@@ -7,12 +7,9 @@ import gzip
 import json
 import random
 import resource
-import sys
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -27,7 +24,6 @@ from lucid.daemon.loop import Daemon
 from lucid.daemon.policies import live_models
 from lucid.daemon.reporting.limit_replay import recorded_s, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_accounts, job_uses
-from lucid.errors import ClusterUnavailable
 from lucid.explain.time_limits import HeldBack, held_back
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory
@@ -37,7 +33,7 @@ from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import FittingLimit, JobUse, fitting_limits, round_limit_s
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.traces.record import Trace
-from lucid.slurm.client import Breaker, guarded
+from lucid.slurm.client import Breaker
 from lucid.slurm.records.request import EXCLUSIVE, NOT_TO_SHARE
 from lucid.store.plan_records import record_files
 from lucid.store.sqlite import SqliteStore
@@ -51,12 +47,10 @@ FIRST = 7_000_000
 
 @dataclass
 class Slurm(FakeSlurm):
-    """Forgets jobs as slurmctld does (MinJobAge), and starts none while it is away."""
-
-    away: bool = False
+    """Forgets jobs as slurmctld does (MinJobAge), and starts none while it is down."""
 
     def _schedule(self, backfill: bool = False) -> None:
-        if not self.away:
+        if not self.down:
             super()._schedule(backfill)
 
     def forget(self, after_s: float) -> list[str]:
@@ -75,33 +69,12 @@ class Slurm(FakeSlurm):
         self._set(job_id, gpus=gpus, request=request, time_limit_s=limit_s)
 
 
-class Asked:
-    """A client of it behind a breaker, as the real ones are."""
-
-    def __init__(self, slurm: Slurm, breaker: Breaker) -> None:
-        self._slurm, self._breaker = slurm, breaker
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._slurm, name)
-        return (lambda *given, **named: self._ask(lambda: found(*given, **named))) if callable(found) else found
-
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        def answer() -> Any:
-            if self._slurm.away:
-                raise ClusterUnavailable("slurmctld does not answer")
-            return call()
-
-        return guarded(self._breaker, answer)
-
-
 @dataclass
 class Kept:
     """What lucidd keeps at one time."""
 
     resident: int
     """Bytes of the process."""
-    reached: int = 0
-    """Bytes of all objects that are reached from the daemon."""
     gone: dict[str, int] = field(default_factory=dict)
     """Jobs that Slurm does not know any more, by the way to the container that has them."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -133,17 +106,16 @@ class Month:
         settings = settings_from({"daemon": {**daemon, "heartbeat": str(folder / "run/heartbeat")}}, "test")
         breaker, memory = Breaker(slurm.now_s), PairMemory()
         models = live_models(settings, folder / "lucid.toml", memory, settings.policy.profiling.t_prof_s)
-        self.client: Any = Asked(slurm, breaker)
         self.store = SqliteStore(folder / "lucid.db")
-        parts = Parts(settings, self.client, breaker, self.store, self.sampler, slurm, models, memory)
+        parts = Parts(settings, slurm, breaker, self.store, self.sampler, slurm, models, memory)
         self.daemon = Daemon(replace(parts, monotonic_s=slurm.now_s), "one")
 
     def run(self, until_day: float) -> Kept:
         """Live until that day, and say what is kept then."""
         slurm, until_s, pruned_s = self.slurm, self.begin_s + until_day * DAY_S, self.slurm.now
         while slurm.now < until_s:
-            slurm.away = self.away_s[0] <= slurm.now < self.away_s[1]
-            if not slurm.away:
+            slurm.down = self.away_s[0] <= slurm.now < self.away_s[1]
+            if not slurm.down:
                 self.people()
             self.turn()
             if slurm.now - pruned_s >= 6 * 3600.0:
@@ -203,8 +175,7 @@ class Month:
     def kept(self) -> Kept:
         gc.collect()
         found = Kept(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
-        for way, one in walk(self.daemon, self.slurm, self.sampler, self.client):
-            found.reached += sys.getsizeof(one, 0)
+        for way, one in walk(self.daemon, self.slurm, self.sampler):
             if gone := ids_in(one, self.is_job) - self.slurm.records.keys():
                 found.gone[way] = max(len(gone), found.gone.get(way, 0))
         with self.store.reading() as db:
@@ -216,8 +187,6 @@ class Month:
 
     def check(self, early: Kept, late: Kept) -> None:
         """Nothing has grown but by what Slurm knows."""
-        mib = {name: (one.resident >> 20, one.reached >> 20) for name, one in (("early", early), ("late", late))}
-        print(f"{self.submitted} jobs, {self.cancelled} cancelled, at most {self.most} known at once; MiB: {mib}")
         assert self.submitted > 0.95 * self.jobs
         assert self.cancelled > 0.3 * self.jobs
         most = max(self.most, 60)  # the list of ours is written anew once 50 have left
@@ -236,9 +205,6 @@ def test_two_days_leave_no_more_than_slurm_knows(tmp_path: Path) -> None:
 def test_a_month_leaves_no_more_than_slurm_knows(tmp_path: Path) -> None:
     month = Month(tmp_path, 30.0, 100_000, (10.0, 14.0))
     early = month.run(2.0)
-    for day in (6.0, 10.0, 18.0, 24.0):
-        now = month.run(day)
-        print(f"day {day:g}: {now.resident >> 20} MiB, {now.reached >> 20} MiB reached")
     month.check(early, month.run(30.0))
 
 
@@ -252,7 +218,7 @@ def test_estimates_rest_on_no_more_than_twice_the_jobs_that_the_store_keeps(
         month.store.prune(month.slurm.now)
     month.run(0.3)
     kept = len(month.store.ended())
-    histories = [one for _, one in walk(month.daemon, month.client) if isinstance(one, DurationHistory)]
+    histories = [one for _, one in walk(month.daemon, month.slurm) if isinstance(one, DurationHistory)]
     assert [len(one) <= 2 * kept for one in histories] == [True]
 
 

@@ -348,15 +348,6 @@ def test_others_leave_it_the_nodes_that_it_waits_for_where_they_find_room_elsewh
     assert site.where()["2"] == ("a", "n1")
 
 
-def test_it_goes_before_a_job_that_came_earlier_and_would_borrow_its_gpus(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, own_nodes())
-    for name, run_s in (("1", 100.0), ("2", 300.0), ("3", 50.0)):
-        site.submit(name, "b", 4, run_s=run_s)
-    site.submit("4", "a", 4, "lucid:stay", run_s=50.0)
-    site.turns(105.0)
-    assert site.where() == {"2": ("b", "n2"), "4": ("a", "n1")}
-
-
 def test_one_that_stays_is_paired_on_its_own_node_and_on_no_other(tmp_path: Path) -> None:
     """The twin of what ``test_a_guest_on_gpus_of_another_vc...`` shows without the word."""
     site = Lenders(tmp_path, own_nodes(), gss=2)
@@ -400,58 +391,24 @@ def test_no_profiling_node_takes_it_in_where_its_own_are_full(tmp_path: Path) ->
     assert site.where() == {"1": ("a", "n1"), "3": ("prof", "p1")}
 
 
-Day = list[tuple[float, str, int, float, str]]
-
-
-def a_day(rng: random.Random) -> Day:
-    """Jobs as (pause before it, VC, GPUs, run time, comment)."""
-    words = ("", "lucid:stay", "lucid:stay")
-    return [
-        (rng.choice([0.0, 0.0, 3.0, 40.0]), rng.choice("ab"), rng.choice([1, 1, 2, 3, 4]),
-         float(rng.choice([20, 60, 200])), rng.choice(words))
-        for _ in range(rng.randint(3, 14))
-    ]  # fmt: skip
-
-
-def went(folder: Path, machines: list[SlurmNode], lending: str, day: Day, check: Callable[[Lenders], None]) -> Any:
-    """The starts of that day: when, which job, where."""
-    site = Lenders(folder, machines, lending, gss=2, profiling_partition="prof")
-    if "b" in machines[0].partitions:
-        quota_of_slurm(site.slurm)
-    for number, (pause_s, vc, gpus, run_s, comment) in enumerate(day, 1):
-        site.sampler.profiles[f"{number}"] = LIGHT
-        site.turns(pause_s)
-        site.submit(f"{number}", vc, gpus, comment, 0.0, run_s=run_s)
-    for _ in range(60):
-        site.turns(20.0)
-        check(site)
-        if all(record.ended for record in site.slurm.records.values()):
-            break
-    assert all(record.ended for record in site.slurm.records.values()), "every job runs"
-    return site.slurm.starts
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("machines", [own_nodes, common_nodes])
 @tried(6, 3)
 def test_one_that_stays_is_never_given_nodes_outside_its_partition(machines: Machines, rng: random.Random) -> None:
-    def check(site: Lenders) -> None:
-        for record in site.slurm.records.values():
-            if record.comment:
+    """Of a day of jobs by lot each runs, and those that stay run in their own partition."""
+    with TemporaryDirectory() as folder:
+        site = Lenders(Path(folder), [*machines(), fake_node("p1", "prof")], gss=2, profiling_partition="prof")
+        if machines is common_nodes:
+            quota_of_slurm(site.slurm)
+        for number in range(1, rng.randint(4, 15)):
+            site.sampler.profiles[f"{number}"] = LIGHT
+            site.turns(rng.choice([0.0, 0.0, 3.0, 40.0]))
+            comment, run_s = rng.choice(("", "lucid:stay", "lucid:stay")), float(rng.choice([20, 60, 200]))
+            site.submit(f"{number}", rng.choice("ab"), rng.choice([1, 1, 2, 3, 4]), comment, 0.0, run_s=run_s)
+        for _ in range(60):
+            site.turns(20.0)
+            for record in (one for one in site.slurm.records.values() if one.comment):
                 assert record.partition == record.admin_comment[len("lucid:vc=")], record
                 own = {m.name for m in site.slurm.machines if record.partition in m.partitions}
                 assert own >= {part.node for part in record.placement}, record
-
-    with TemporaryDirectory() as folder:
-        went(Path(folder), [*machines(), fake_node("p1", "prof")], "borrow", a_day(rng), check)
-
-
-@pytest.mark.slow
-@tried(6, 3)
-def test_without_lending_the_word_changes_nobodys_place(rng: random.Random) -> None:
-    """Nor when and where any job starts."""
-    day, found = a_day(rng), []
-    for words in (day, [(*job[:4], "") for job in day]):
-        with TemporaryDirectory() as folder:
-            found.append(went(Path(folder), own_nodes(), "off", words, lambda site: None))
-    assert found[0] == found[1]
+        assert all(record.ended for record in site.slurm.records.values()), "every job runs"
