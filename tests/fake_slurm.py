@@ -89,8 +89,6 @@ class FakeSlurm:
     """How many jobs were submitted to hold a single GPU."""
     refuses_held: str = ""
     """Slurm's words to a job that is to hold a single GPU."""
-    resume_program: str = "/etc/resume"
-    asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
     _preempted_s: dict[str, float] = field(default_factory=dict)
     """When it last preempted others, by the job for which it did."""
@@ -100,8 +98,8 @@ class FakeSlurm:
             raise ClusterUnavailable("down")
         return {
             "PrivateData": self.private,
-            "ResumeProgram": self.resume_program,
-            "SuspendProgram": self.resume_program,
+            "ResumeProgram": "/etc/resume",
+            "SuspendProgram": "/etc/resume",
             "SuspendTime": "600 sec",
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
@@ -373,7 +371,6 @@ class FakeSlurm:
             self._set(job_id, dependency=_after(after))
 
     def node_states(self) -> str:
-        self.asked_states += 1
         return " ".join(f"{node.name} {sorted(node.states)}" for node in self.machines)
 
     def _write(self, job_id: str, what: str) -> SlurmJob:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.exposition import big_store
 from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, settings
 from daemon_site import Site
 from filled_site import bounded_site
+from lucid.cli.main import lucidctl
+from lucid.cli.site import efficiency
 from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
@@ -354,11 +357,6 @@ def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch:
     found = samples(render(MetricsSource(site.settings, now_s=lambda: site.slurm.now)))
     wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
     assert wasted == pytest.approx(2 * 900.0)
-    from click.testing import CliRunner
-
-    from lucid.cli.main import lucidctl
-    from lucid.cli.site import efficiency
-
     monkeypatch.setattr(efficiency, "live_settings", lambda _config: site.settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
     data = json.loads(told.output)
