@@ -320,13 +320,18 @@ def test_jobs_that_run_are_in_it_up_to_lucidds_last_look_and_those_that_wait_are
         assert (found[name].running, found[name].end_s) == (True, at_s)
 
 
-def test_only_jobs_of_the_window_count(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def past(folder: Path, *ended: Ended) -> Site:
+    """A site where these jobs have ended."""
+    site = Site(folder)
     site.daemon.turn()
-    lease = site.store.lease()
+    site.store.put_ended(ended, site.store.lease().token)
+    return site
+
+
+def test_only_jobs_of_the_window_count(tmp_path: Path) -> None:
     now_s = 3 * WEEK_S
     jobs = [("old", now_s - WEEK_S - 1.0), ("new", now_s - WEEK_S + 1.0)]
-    site.store.put_ended([Ended(a_job(name, gpus=1), end_s, 60.0) for name, end_s in jobs], lease.token)
+    site = past(tmp_path, *[Ended(a_job(name, gpus=1), end_s, 60.0) for name, end_s in jobs])
     uses = UseFolder(tmp_path / "none")
     assert [one.job.job_id for one in job_accounts(site.store, uses, site.settings, now_s)] == ["new"]
     assert len(job_accounts(site.store, uses, site.settings, now_s, 30.0)) == 2
@@ -334,11 +339,8 @@ def test_only_jobs_of_the_window_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("why", ["", EXCLUSIVE, "it asks for 2 nodes", "its comment says lucid:exclusive"])
 def test_whose_wish_it_was_not_to_share(tmp_path: Path, why: str) -> None:
-    site = Site(tmp_path)
-    site.daemon.turn()
-    lease = site.store.lease()
     job = a_job("1", gpus=1, shareable=not why, whole_because=why)
-    site.store.put_ended([Ended(job, 5000.0, 60.0, profile=LIGHT)], lease.token)
+    site = past(tmp_path, Ended(job, 5000.0, 60.0, profile=LIGHT))
     (found,) = job_uses(site.store, {}, site.settings, 0.0)
     assert found.wants_alone is (why in (EXCLUSIVE, "its comment says lucid:exclusive"))
     assert found.profile == LIGHT
@@ -346,10 +348,7 @@ def test_whose_wish_it_was_not_to_share(tmp_path: Path, why: str) -> None:
 
 
 def test_what_was_read_of_an_earlier_run_does_not_count_for_this_one(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.daemon.turn()
-    lease = site.store.lease()
-    site.store.put_ended([Ended(a_job("1", gpus=1), 5000.0, 1000.0)], lease.token)
+    site = past(tmp_path, Ended(a_job("1", gpus=1), 5000.0, 1000.0))
     folder = tmp_path / "profiles"
     folder.mkdir()
     for begin_s, end_s, known in ((2000.0, 3000.0, 0), (4000.0, 5000.0, 1)):
