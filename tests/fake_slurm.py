@@ -59,7 +59,8 @@ class FakeSlurm:
     writes: list[tuple[str, str]] = field(default_factory=list)
     reads: int = 0
     fails_at_write: Callable[[int], Exception | None] = lambda n: None
-    down: bool = False
+    down: bool | BaseException = False
+    """Does it answer nothing about jobs? Or what asking for them raises."""
     name: str = "fake"
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
@@ -94,8 +95,7 @@ class FakeSlurm:
     """When it last preempted others, by the job for which it did."""
 
     def config(self) -> dict[str, str]:
-        if self.down:
-            raise ClusterUnavailable("down")
+        self._answer()
         return {
             "PrivateData": self.private,
             "ResumeProgram": "/etc/resume",
@@ -104,6 +104,10 @@ class FakeSlurm:
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
+
+    def _answer(self) -> None:
+        if self.down:
+            raise self.down if self.down is not True else ClusterUnavailable("slurmctld does not answer")
 
     def partitions(self) -> list[Partition]:
         return []
@@ -335,8 +339,7 @@ class FakeSlurm:
 
     def jobs(self) -> Sequence[SlurmJob]:
         self.reads += 1
-        if self.down:
-            raise ClusterUnavailable("slurmctld does not answer")
+        self._answer()
         return [
             replace(r, placement=()) if r.completing else r for r in self.records.values()
         ]  # Slurm forgets the GPUs of a job that completes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ from click.testing import CliRunner
 
 from builders import at
 from daemon_site import Site
-from fake_slurm import FakeSlurm
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.daemon.loop import Daemon
 from lucid.daemon.modes import modes_from, policy_settings
 from lucid.daemon.process import main
-from lucid.errors import ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import holder_is_dead
@@ -278,23 +277,11 @@ def other(site: Site, **parts: Any) -> Daemon:
     return site.lucidd("elsewhere:1:1", **parts)
 
 
-class Cut:
-    """The network between one host and slurmctld."""
-
-    def __init__(self, slurm: FakeSlurm) -> None:
-        self._slurm, self.whole = slurm, True
-
-    def __getattr__(self, name: str) -> Any:
-        if not self.whole and name != "name":
-            raise ClusterUnavailable("no route to host")
-        return getattr(self._slurm, name)
-
-
 def test_who_does_not_reach_slurm_hands_over_to_one_that_does(site: Site) -> None:
-    cut = Cut(site.slurm)
+    cut = copy(site.slurm)  # the way of one host to it
     first, second = other(site, client=cut), site.start("two")
     first.turn()
-    cut.whole = False
+    cut.down = True
     second.turn()
     assert second.cluster is None
     first.turn()

@@ -102,9 +102,7 @@ def test_a_start_on_a_sleeping_node_is_under_way_while_it_boots_and_no_run_time(
     entry = stage.look().running[0]
     assert (entry.job.id, entry.start_s, entry.elapsed_s(stage.slurm.now)) == ("1", 1300.0, 0.0)
     assert "boots" in (stage.do("1", Requeue(WHY)) or "")
-    for _ in range(70):
-        stage.slurm.advance(1.0)
-        stage.mend()
+    stage.turns(70)
     assert (stage.slurm.records["1"].state, stage.slurm.records["1"].start_s) == ("RUNNING", 1060.0)
     assert [verb for _, verb in stage.slurm.writes] == ["update", "release"]
 
@@ -113,9 +111,7 @@ def test_how_long_boots_take_is_learned_and_kept(stage: Scene) -> None:
     stage.slurm.sleep("n1", "n2")
     stage.jobs("1")
     stage.start("1", "n1:0")
-    for _ in range(70):
-        stage.slurm.advance(1.0)
-        stage.look()
+    stage.turns(70)
     stage.slurm.sleep("n1")
     stage.restart()
     assert stage.store.view(BOOTS_VIEW) == {"n1": [pytest.approx(60.0, abs=1.0)]}
@@ -147,9 +143,7 @@ def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
     stage.slurm.boot_fails.add("n1")
     stage.jobs("1", light=True)
     stage.start("1", "n1:0")
-    for _ in range(65):
-        stage.slurm.advance(1.0)
-        stage.mend()
+    stage.turns(65)
     record = stage.slurm.records["1"]
     assert (record.pending, record.held) == (True, True)
     assert not stage.look().nodes[0].available

@@ -552,10 +552,6 @@ def test_a_job_that_breaks_the_mending_leaves_the_others(site: Site, monkeypatch
         done(job_id)
 
     monkeypatch.setattr(site.slurm, "release", release)
-    told = []
-    for _ in range(5):
-        site.look()
-        told += site.mend()
-        site.slurm.advance(1.0)
+    told = site.turns(5)
     assert site.slurm.records["2"].state == "RUNNING"
     assert "job 1: cannot be repaired yet (OverflowError: a number of no size)" in told

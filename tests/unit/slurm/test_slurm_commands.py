@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.config.live import SlurmSettings
-from lucid.config.load import settings_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
 from lucid.slurm.client import Breaker, Changes, checked_id, guarded
 from lucid.slurm.commands import CommandClient
@@ -354,13 +353,11 @@ def test_its_errors_are_refusals_or_silence() -> None:
         slurm.hold("7")
 
 
-def test_without_pyslurm_the_reason_is_said_and_pack_mode_is_refused() -> None:
+def test_without_pyslurm_the_reason_is_said() -> None:
     settings = SlurmSettings(client="pyslurm")
     with pytest.raises(ConfigError, match=r"slurm\.client = 'pyslurm': it cannot be loaded"):
         make_client(settings, Breaker(lambda: 0.0))
     assert not settings.packs
-    with pytest.raises(ConfigError, match="pyslurm does not tell all of what a job asks for"):
-        settings_from({"slurm": {"client": "pyslurm"}, "daemon": {"partitions": {"a": "pack"}}}, "test")
 
 
 def test_a_pyslurm_that_does_not_tell_requests_is_refused() -> None:

@@ -118,7 +118,7 @@ def test_over_pyslurm_no_partition_is_packed() -> None:
     assert modes_from(settings, {"mode.a": "pack", "mode.b": "pack"}) == {"a": Mode.ORDER, "b": Mode.ORDER}
     assert modes_from(settings, {"mode.b": "observe"})["b"] is Mode.OBSERVE
     assert modes_from(over(), {"mode.a": "pack"})["a"] is Mode.PACK
-    with pytest.raises(ConfigError, match=r"daemon\.partitions\.vc = 'pack'.*slurm\.client = 'command'"):
+    with pytest.raises(ConfigError, match=r"partitions\.vc = 'pack'.*does not tell all.*slurm\.client = 'command'"):
         settings_from({"slurm": PYSLURM, "daemon": {"partitions": {"vc": "pack"}}}, "test")
 
 
