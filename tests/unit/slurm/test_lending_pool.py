@@ -161,40 +161,22 @@ def test_what_a_vc_has_borrowed_is_worked_out_anew_after_a_restart_without_a_sto
     assert status["b"] == {"quota": 4, "held": 2, "borrowed": 0, "pending": 0}
 
 
-def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path) -> None:
-    """Slurm does not start it in the pool's partition: it ends as its user wrote it, in its own."""
+@pytest.mark.parametrize(("reason", "packed"), [("ReqNodeNotAvail", True), ("Resources", False)])
+def test_a_borrowing_job_that_is_let_go_goes_back_to_its_vc(tmp_path: Path, reason: str, packed: bool) -> None:
+    """Slurm does not start it in the pool's partition, or its start is under way as its VC is no longer packed: it
+    ends as its user wrote it, in its own."""
     site = Lenders(tmp_path, own_nodes())
-    site.slurm.limits = lambda job: "ReqNodeNotAvail" if job.partition == "over" else ""
+    site.slurm.limits = lambda job: reason if job.partition == "over" else ""
     site.submit("1", "a", 4)
     site.submit("2", "a", 2)
-    site.turns(60.0)
+    assert site.slurm.records["2"].partition == "over"
+    if not packed:
+        site.ctl("mode", "a", "observe")
+    site.turns(60.0 if packed else 5.0)
     record = site.slurm.records["2"]
     assert (record.partition, record.held, record.request.req_nodes) == ("a", False, "")
     site.turns(400.0)
     assert site.where()["2"] == ("a", "n1")
-
-
-def test_a_start_under_way_goes_back_to_its_vc_when_that_is_no_longer_packed(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, own_nodes())
-    site.slurm.limits = lambda job: "Resources" if job.partition == "over" else ""
-    site.submit("1", "a", 4)
-    site.submit("2", "a", 2)
-    assert site.slurm.records["2"].partition == "over"
-    site.ctl("mode", "a", "observe")
-    site.turns(5.0)
-    record = site.slurm.records["2"]
-    assert (record.partition, record.held, record.request.req_nodes) == ("a", False, "")
-
-
-def test_a_job_larger_than_its_quota_does_not_wait_for_ever(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, common_nodes())
-    site.submit("1", "a", 5)
-    site.turns(5.0)
-    assert site.slurm.records["1"].state == "RUNNING"
-    assert "it asks for 5 GPUs, and the quota of a is 4" in site.ctl("explain", "1")
-    site.submit("2", "a", 4)
-    site.turns(5.0)
-    assert site.slurm.records["2"].held, "one that fits queues"
 
 
 @pytest.mark.parametrize("machines", [own_nodes, common_nodes])
@@ -290,6 +272,7 @@ def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Pa
     site.submit("1", "a", 5)
     site.turns(5.0)
     assert not site.slurm.records["1"].held
+    assert "it asks for 5 GPUs, and the quota of a is 4" in site.ctl("explain", "1")
     site.turns(300.0)
     assert not site.slurm.records["1"].held, "it lasts"
     assert "it queues again once that has ended" in site.daemon.cluster.aside()["1"]  # type: ignore[union-attr]

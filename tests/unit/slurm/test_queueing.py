@@ -161,28 +161,22 @@ def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, 
 # -- begin times and dependencies -------------------------------------------------------------------------------
 
 
-def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scene) -> None:
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scene, taken_back: bool) -> None:
     stage.slurm.submit("1", "vc", 1, mark=MINE, eligible_s=1000.0)
     assert waiting(stage) == []
     assert stage.mend() == []
     assert stage.cluster.aside() == {"1": "it has a begin time: it joins the queue when that has come"}
-    stage.slurm.advance(1001.0)
+    begin_s = 100.0 if taken_back else 1000.0
+    stage.slurm.advance(begin_s)
+    stage.slurm._set("1", eligible_s=begin_s)
+    stage.mend()
     (entry,) = stage.look().pending
-    assert entry.since_s == 1000.0, "its wait begins then"
+    assert entry.since_s == begin_s, "its wait begins then"
     assert held(stage, "1") == [True]
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_begin_time_that_its_user_takes_back_is_none(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE, eligible_s=1000.0)
-    stage.mend()
-    stage.slurm.now = 100.0
-    stage.slurm._set("1", eligible_s=100.0)
-    stage.mend()
-    (entry,) = stage.look().pending
-    assert entry.since_s == 100.0
 
 
 @pytest.mark.parametrize("begin_s", [0.0, 900.0])
