@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, FixedPredictor, a_job, part
-from builders import settings as rules_of
 from examples import examples, tried
 from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
@@ -24,6 +22,9 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.registry import make_policy
 from scenes.crowded import some_crowded_vc
+from scenes.jobs import VC, a_job
+from scenes.plans import FixedPredictor, part
+from scenes.plans import settings as rules_of
 
 _STEPS = 60
 _NODES = tuple(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
-from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
 from daemon_site import Site
 from examples import tried
 from lucid.config.policy import BackfillSettings
@@ -35,6 +34,9 @@ from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.crowded import some_crowded_vc
+from scenes.jobs import a_job, nodes, runs
+from scenes.plans import guess, part, policy, snap
+from scenes.replays import Tape, a_trace, replay
 from scenes.slurm import WHY, Scene
 
 

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from applications import INIT, learning
-from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, decided, elastic, nodes
 from examples import examples
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
@@ -30,9 +29,10 @@ from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
 from safety_rules import check_held, holdings, judge, outline
-
-from builders import settings as rules  # isort: skip
-
+from scenes.jobs import VC, a_job, by, elastic, nodes
+from scenes.plans import FixedPredictor, decided
+from scenes.plans import settings as rules
+from scenes.replays import a_cluster, a_trace
 
 ROUND_S = 50.0
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from builders import HEAVY, LIGHT, FixedPredictor, a_job, guess, policy
 from examples import Dice, tried
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan
@@ -25,6 +24,8 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.reservations import PLAN_AGAIN_S
 from lucid.orchestrator.policy import Policy
 from safety_rules import outline
+from scenes.jobs import HEAVY, LIGHT, a_job
+from scenes.plans import FixedPredictor, guess, policy
 
 SMALLEST_S = 2e-3
 """Nobody looks twice within this time: it is how late a change that comes just after an instant is seen."""

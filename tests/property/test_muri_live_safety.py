@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from builders import VC, guess, part, policy, settings, snap
 from lucid.core.decision import Hold, Plan, Regroup, Start
 from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
@@ -20,6 +19,8 @@ from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import judge
+from scenes.jobs import VC
+from scenes.plans import guess, part, policy, settings, snap
 
 
 def a_job(rng: random.Random, at: int, willing: bool) -> Job:

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from builders import HEAVY, LIGHT, FixedPredictor, Tape, a_job, a_trace, nodes, replay
 from examples import tried
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
@@ -15,6 +14,9 @@ from lucid.core.placement import placement_gpus
 from lucid.core.reasons.queue import Borrows, PlainOrder
 from lucid.orchestrator.policies.lucid.plan import promises_by_vc
 from lucid.simulator.traces.record import Trace, TraceJob
+from scenes.jobs import HEAVY, LIGHT, a_job, nodes
+from scenes.plans import FixedPredictor
+from scenes.replays import Tape, a_trace, replay
 
 
 def some_pool(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:

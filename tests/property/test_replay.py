@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from applications import INIT, learning
-from builders import HEAVY, LIGHT, VC, a_cluster, a_job, a_trace, by, nodes, settings
 from examples import examples
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Plan
@@ -28,6 +27,9 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.record import TraceJob
 from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, by, nodes
+from scenes.plans import settings
+from scenes.replays import a_cluster, a_trace
 
 ROUND_S = 100.0
 RULES: dict[str, dict[str, Any]] = {

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from builders import HEAVY, LIGHT, VC, FixedPredictor, a_cluster, a_job, a_trace, at, guess, nodes, part, policy, snap
-from builders import settings as rules_of
 from examples import Dice, tried
 from lucid.binder.binder import Binder
 from lucid.config.load import settings_from
@@ -32,6 +30,10 @@ from lucid.simulator.engine import run
 from lucid.simulator.predictors import DryRunPredictor, GivenPredictor
 from lucid.simulator.traces.record import Trace, TraceJob
 from safety_rules import INTERLEAVING, Watcher, could_run, outline
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, nodes
+from scenes.plans import FixedPredictor, guess, part, policy, snap
+from scenes.plans import settings as rules_of
+from scenes.replays import a_cluster, a_trace
 
 PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")
 SECTIONS: dict[str, Mapping[str, Any]] = {

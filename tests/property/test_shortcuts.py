@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from builders import VC, FixedPredictor, a_job, guess
-from builders import settings as rules_of
 from examples import examples
 from lucid.binder import candidates
 from lucid.binder.binder import Binder
@@ -37,6 +35,9 @@ from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import outline
 from scenes.crowded import some_crowded_vc, some_traits, some_waiting
+from scenes.jobs import VC, a_job
+from scenes.plans import FixedPredictor, guess
+from scenes.plans import settings as rules_of
 
 SCENES = examples(300)
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from test_kept_plans import some_waiting_vc
 
-from builders import VC, FixedPredictor, a_job, a_trace, by, guess, nodes, policy, replay
-from builders import settings as rules_of
 from examples import tried
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan, Start
@@ -23,6 +21,10 @@ from lucid.daemon.reporting.starts import starts_ahead
 from lucid.explain.queue_rows import QueueRow, queue_rows
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.store.view import view_from, view_to_dict
+from scenes.jobs import VC, a_job, by, nodes
+from scenes.plans import FixedPredictor, guess, policy
+from scenes.plans import settings as rules_of
+from scenes.replays import a_trace, replay
 
 BARE = {"profiling": {"enabled": False}}
 

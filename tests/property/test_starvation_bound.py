@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from builders import FixedPredictor, Tape, a_job, a_trace, nodes, part, replay, snap, waits
 from examples import tried
 from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Start
@@ -20,6 +19,9 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
 from lucid.orchestrator.policies.shadow import Seen, Shadow, advance
 from lucid.simulator.traces.record import Trace, TraceJob
+from scenes.jobs import a_job, nodes, waits
+from scenes.plans import FixedPredictor, part, snap
+from scenes.replays import Tape, a_trace, replay
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 

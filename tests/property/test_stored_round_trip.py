@@ -24,8 +24,6 @@ from test_elastic_jobs import some_nodes as some_elastic_nodes
 from test_pools import some_pool, wrong
 from test_safety import VARIANTS, Scene, some_scene
 
-from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
-from builders import settings as rules
 from examples import examples, tried
 from lucid.accounting.values import ENDED, NOT_ENDED
 from lucid.core.codec import field_names, from_json, from_text, has_fields, to_json
@@ -60,6 +58,10 @@ from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.store.port import JobNote, note_of
 from lucid.store.values import value_from_json, value_to_json
 from lucid.store.view import view_from, view_to_dict
+from scenes.jobs import VC, elastic, nodes
+from scenes.plans import FixedPredictor
+from scenes.plans import settings as rules
+from scenes.replays import Tape, a_cluster, a_trace, replay
 
 _TEXTS = ("", "n1", "a-b_0.c", 'two "words"\n', "ü", "0:1")
 _NUMBERS = (0, 1, -1, 7, 1 << 40)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
 from examples import Dice, tried
 from fake_slurm import AHEAD_S, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
@@ -31,6 +30,8 @@ from lucid.slurm.records.request import Request
 from lucid.slurm.view.observation import Observation
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import VC, nodes, runs, waits
+from scenes.plans import check_plan, part, policy, snap
 from scenes.released import lucid_release
 from scenes.slurm import WHY, Scene
 

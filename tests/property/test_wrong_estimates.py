@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from builders import FixedPredictor, a_job, a_trace, nodes, replay, settings
 from lucid.core.node import Node
 from lucid.models.history import naive_for
 from lucid.simulator.traces.record import Trace, TraceJob
+from scenes.jobs import a_job, nodes
+from scenes.plans import FixedPredictor, settings
+from scenes.replays import a_trace, replay
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 """Nothing but order."""

@@ -8,22 +8,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    VC,
-    FixedPredictor,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    runs,
-    snap,
-    waits,
-)
 from lucid.config.load import settings_from
 from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
@@ -35,6 +19,9 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.registry import ESTIMATES, Estimates, requirements_of
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import VC, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, policy, reason, snap
+from scenes.replays import a_trace
 
 HOUR = 3600.0
 

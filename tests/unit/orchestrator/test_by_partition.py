@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from builders import HEAVY, LIGHT, FixedPredictor, a_job, elastic, nodes, part, runs, settings, snap, waits
 from daemon_site import Site
 from lucid.binder.candidates import CalmSince
 from lucid.binder.contention import contention_speeds
@@ -29,6 +28,8 @@ from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.plan_records import read_record, record_bytes, replan
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import view_from, view_to_dict
+from scenes.jobs import HEAVY, LIGHT, a_job, elastic, nodes, runs, waits
+from scenes.plans import FixedPredictor, part, settings, snap
 
 OWN = {"grow": "elastic", "rounds": "pollux"}
 RULES = settings(profiling={"enabled": False})

@@ -10,26 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    a_job,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    reason,
-    replay,
-    runs,
-    snap,
-    waits,
-)
 from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending, Running
-from lucid.core.node import Node
 from lucid.core.reasons.queue import (
     BehindHead,
     EverFits,
@@ -55,6 +37,9 @@ from lucid.orchestrator.policies import queue as queue_policies
 from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.slurm.records.configuration import Kept, tiers_from
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import a_job, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
+from scenes.replays import a_trace, replay
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
@@ -203,21 +188,6 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
     assert TrustLog(store).book.unranked == {}
 
 
-@pytest.mark.parametrize("how", ["always", "never"])
-def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
-    """Eight CPUs: two for the job that runs, three for the first that waits, and three for the next beside it."""
-    room = part(
-        (Node("n0", 2, 24576, cpus=8),),
-        (waits("first", cpus=3), waits("next", submit_s=1.0, cpus=3, profile=LIGHT)),
-        (runs("host", "n0:0", profile=LIGHT, job={"cpus": 2}),),
-    )
-    seen = snap(10.0, room, predictions={i: guess(7200.0, 0) for i in ("host", "first", "next")})
-    made = decide("lucid", seen, FixedPredictor(speed=lambda *_: (0.95, 0.95)), fairness={"estimates": how})
-    start = made.decisions["next"]
-    assert isinstance(start, Start)
-    assert start.beside == "host"
-
-
 EVERY = ["fifo", "sjf", "qssf", "srtf", "tiresias", "backfill", "lucid"]
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
 JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
@@ -310,12 +280,6 @@ def test_a_preemption_costs_a_restart() -> None:
     assert outcomes["short"].end_s == 300.0
     assert outcomes["long"].end_s == 300.0 + 800.0 + 40.0
     assert outcomes["long"].preemptions == 1
-
-
-def test_L29_one_vc_does_not_wait_for_another() -> None:
-    trace = a_trace(by("a", 1, 100.0), by("b", 1, 100.0, vc="other"))
-    outcomes, _ = replay("fifo", trace, {"vc": nodes(1, 1), "other": nodes(1, 1, prefix="o")})
-    assert [outcomes[j].end_s for j in "ab"] == [100.0, 100.0]
 
 
 DAY_S = 86400.0

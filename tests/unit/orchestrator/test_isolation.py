@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from builders import HEAVY, LIGHT, FixedPredictor, a_job, nodes, part, settings, snap, waits
 from examples import examples
 from lucid.binder.contention import contention_speeds
 from lucid.config.policy import PolicySettings
@@ -26,6 +25,8 @@ from lucid.orchestrator.policy import Policy, PolicyRules
 from lucid.orchestrator.registry import BUILT_IN, adding_policy, make_policy
 from lucid.places import HELD_AT_MOST_S
 from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
+from scenes.jobs import HEAVY, LIGHT, a_job, nodes, waits
+from scenes.plans import FixedPredictor, part, settings, snap
 
 RULES = settings(profiling={"enabled": False}, fairness={"beyond_plain_s": 3600.0})
 VCS = "abcde"

@@ -8,31 +8,15 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    snap,
-    waits,
-)
 from lucid.config.load import settings_from
 from lucid.config.policy import FairnessSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.job import Ended, Pending, Running, Stage
+from lucid.core.job import Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition
 from lucid.daemon.policies import live_policy
 from lucid.orchestrator.capacity.reservations import (
     PLAN_AGAIN_S,
@@ -49,6 +33,9 @@ from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import LIGHT, by, nodes, runs, waits
+from scenes.plans import decide, guess, kinds, part, policy, reason, snap
+from scenes.replays import a_trace, replay
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -123,13 +110,6 @@ def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_the
         estimates = {entry.job.id: guess(301.0) for entry in others}
         made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates)
         assert reason(made.decisions["small0"], Reserved).times == pytest.approx(times)
-
-
-def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
-    held = [runs("r1", "n1:0-3"), runs("r2", "n2:0-1"), runs("r3", "n3:0-3")]
-    decision = plan(waits("big", 8), waits("small"), held=held, estimates={"small": guess(9e9)}).decisions["small"]
-    assert isinstance(decision, Start)
-    assert decision.placement[0].node == "n2"
 
 
 def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
@@ -306,13 +286,6 @@ def test_nodes_are_kept_for_it_and_said_so() -> None:
     assert plan.wake_s == 2 * HOUR + PLAN_AGAIN_S, "time alone moves what is expected of nodes"
 
 
-def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
-    for estimate_s, starts in ((6 * HOUR, True), (7.5 * HOUR, False)):
-        room = part(nodes(1, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], [runs("y", "n1:0-1")])
-        plan = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "tiny": estimate_s})
-        assert isinstance(plan.decisions["tiny"], Start) == starts
-
-
 def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
     held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-1")]
     room = part(nodes(3, 4), [waits("later", 4, 0.0), waits("first", 4, 1.0), waits("tiny", 1, 2.0)], held)
@@ -345,24 +318,6 @@ def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
     plan = planned(2 * HOUR, room, {"turn": 0.0}, estimates_s, **LARGE_TOO)
     assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
     assert memory_of(plan).fences["turn"].names == ("n3",)
-
-
-def test_the_nodes_kept_are_those_expected_first_by_now() -> None:
-    late = runs("x", "n1:0-3"), runs("y", "n2:0-3")
-    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], late)
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF)
-    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"wide": 0.0}))
-
-    def fence(now_s: float, x_s: float, memory: object) -> tuple[tuple[str, ...], object]:
-        guesses = {"x": guess(x_s), "y": guess(2.5 * HOUR)}
-        scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
-        plan = chosen.plan_partition(room, scene)  # type: ignore[attr-defined]
-        return memory_of(plan).fences["wide"].names, plan.memory
-
-    names, memory_after = fence(2 * HOUR, 9 * HOUR, memory)
-    assert names == ("n2",)
-    assert fence(2.2 * HOUR, 2.3 * HOUR, memory_after)[0] == ("n1",), "x is expected sooner by now"
-    assert fence(2.5 * HOUR, 2.6 * HOUR, memory_after)[0] == ("n1",), "y has outlived its estimate"
 
 
 def test_one_gpu_needs_no_node_kept() -> None:
@@ -426,23 +381,6 @@ def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ..
     kept = keep(waits("j", gpus).job, ledger, 100.0, room, {2})
     assert (kept.names, kept.until_s) == (names, until_s)
     assert keep(waits("j", 12).job, ledger, 100.0, room, {2}) is None
-
-
-def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
-    """first really ended after 100 s of 1,000 expected: plain order starts the next one then; not before it ended."""
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
-    machine = nodes(1, 1)
-    guesses = {"first": guess(1000.0), "second": guess(1000.0)}
-    held = part(machine, [waits("second", 1, 1.0)], [runs("first", "n1:0")])
-    memory: Mapping[str, object] = {}
-    for now_s in (10.0, 99.0):
-        plan = chosen.plan(Snapshot(now_s, {"vc": held}, (), guesses, memory))
-        memory = plan.memory
-        assert memory_of(plan.partitions["vc"]).starts_s == {}
-    gone = replace(held, running=())
-    ended = Ended(held.running[0].job, 100.0, 100.0)
-    plan = chosen.plan(Snapshot(100.0, {"vc": gone}, (ended,), guesses, memory))
-    assert memory_of(plan.partitions["vc"]).starts_s == {"second": 100.0}
 
 
 def test_a_withdrawn_job_leaves_the_shadow() -> None:

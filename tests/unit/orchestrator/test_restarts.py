@@ -20,7 +20,6 @@ from lucid.core.decision import (
 )
 from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.ports import Capability
-from lucid.core.prediction import JUMBO
 from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Overflow, Requeueable
 from lucid.core.reasons.sharing import InSlots, PairHarm
@@ -67,26 +66,6 @@ def test_a_job_that_nobody_measured_starts_in_its_own_vc_in_slots_in_one_cycle()
     assert reason(made.decision_of("j"), InSlots) == InSlots(True, False, 1, False, False, None, 2)
 
 
-@pytest.mark.parametrize(
-    ("entry", "score", "gss", "slots"),
-    [
-        (waits("j", profile=LIGHT), 0, 2, True),
-        (waits("j", profile=HEAVY), JUMBO, 2, True),
-        (waits("j", profile=HEAVY), JUMBO, 1, False),
-        (waits("j", profile=SHAKY), 0, 2, False),
-        (waits("j", shareable=False), None, 2, False),
-        (waits("j", alone=True), None, 2, False),
-        (waits("j"), None, 0, False),
-        (waits("j", 2), None, 2, False),
-    ],
-)
-def test_who_starts_in_slots(entry: Pending, score: int | None, gss: int, slots: bool) -> None:
-    snapshot = snap(0.0, part(nodes(2, 1), [entry]), predictions={"j": guess(1000.0, score)})
-    made = policy("lucid", packing={"gss": gss}, profiling={"enabled": False}).plan(snapshot).decision_of("j")
-    assert made.slots is slots
-    assert bool(reason(made, InSlots)) is slots
-
-
 def test_who_finds_no_place_at_home_starts_on_a_profiling_node_the_shortest_first() -> None:
     waiting = [waits("long"), waits("short"), waits("mid")]
     made = plan_of(scene(waiting, [HOST], long=9000.0, short=10.0, mid=100.0))
@@ -126,21 +105,6 @@ def test_after_t_prof_who_may_not_be_started_over_carries_on(asked: bool, ends: 
     entry = runs("j", "p1:0", stage=Stage.PROFILE, job={"restart_asked": asked})
     assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0)).decision_of("j"), ends)
     assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0), "never").decision_of("j"), Keep)
-
-
-def test_a_replay_runs_each_job_once_and_joins_those_measured_in_place() -> None:
-    trace = a_trace(
-        by("host", duration_s=2000.0, profile=LIGHT), by("guest", duration_s=500.0, submit_s=100.0, profile=LIGHT)
-    )
-    found, tape = replay(
-        "lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=nodes(1, 1, prefix="p"), profiling={"restarts": "asked"}
-    )
-    verbs = [type(action.decision) for name in found for _, action in tape.actions(name)]
-    assert Requeue not in verbs
-    assert EndProfiling not in verbs
-    assert (found["host"].start_s, found["guest"].start_s) == (0.0, 100.0)
-    assert found["guest"].placement == at("p1:0"), "its VC is full, and nobody has measured it"
-    assert (found["host"].end_s, found["guest"].end_s) == (2000.0, 600.0)
 
 
 def test_a_job_that_came_home_from_a_profiling_node_is_not_lent_out_and_started_over_for_ever() -> None:
@@ -211,21 +175,6 @@ def test_a_pair_that_cannot_be_parted_is_made_only_where_it_can_cost_little() ->
     assert isinstance(beside("asked", 0.87, {"restart_asked": True}), Start), "then it can be parted"
     assert reason(beside("asked", 0.95), PairHarm, Start)
     assert isinstance(beside("asked", 0.87, unparted_harm=0.5), Start)
-
-
-@pytest.mark.parametrize(("own_s", "host_s", "limit_s"), [(1e3, 1e6, None), (1e6, 1e3, None), (1e6, 1e6, 100.0)])
-def test_no_length_of_either_job_makes_a_slow_pair_that_cannot_be_parted(
-    own_s: float, host_s: float, limit_s: float | None
-) -> None:
-    """Whichever is shorter would be slowed for all of its time, and the host may outlive every estimate."""
-    chosen = policy(
-        "lucid", FixedPredictor(speed=lambda a, b: (0.87, 0.95)), profiling={"enabled": False, "restarts": "never"}
-    )
-    host = runs("host", "n1:0", profile=LIGHT)
-    guest = waits("guest", profile=LIGHT, time_limit_s=limit_s)
-    known = {"guest": guess(own_s, 0), "host": guess(host_s, 0)}
-    made = chosen.plan(snap(0.0, part(nodes(1, 1), [guest], [host]), predictions=known)).decision_of("guest")
-    assert not reason(made, PairHarm, Hold)
 
 
 def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> None:

@@ -7,24 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    a_job,
-    a_trace,
-    at,
-    by,
-    decided,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.node import Node
@@ -42,6 +24,9 @@ from lucid.core.reasons.profiling import (
 from lucid.core.snapshot import ArrivalForecast
 from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
 from lucid.simulator.cluster.jobs import PROFILING
+from scenes.jobs import LIGHT, a_job, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, decided, part, policy, reason, settings, snap
+from scenes.replays import a_trace, replay
 
 LAYOUT = {"vc": nodes(1, 8)}
 
@@ -88,16 +73,6 @@ def test_L2_a_profiling_run_ends_at_t_prof(now_s: float, ends: bool) -> None:
         assert reason(plan.decisions["j"], ProfileTime) == ProfileTime(now_s, 80.0)
     else:
         assert plan.wake_s == 80.0
-
-
-def test_L2_a_job_above_n_prof_is_measured_where_it_runs() -> None:
-    trace = a_trace(by("big", 4, 500.0, profile=LIGHT))
-    _, tape = replay(
-        "lucid", trace, LAYOUT, profiling_nodes=nodes(1, 8, prefix="p"), profiling={"n_prof": 2, "t_prof_s": 80.0}
-    )
-    assert [a.partition for _, a in tape.actions("big")] == ["vc"]
-    seen = [(s.now_s, r.profile) for s, _, _ in tape.cycles for r in s.partitions["vc"].running]
-    assert (80.0, LIGHT) in seen
 
 
 def test_L4_fewest_gpus_first_then_first_come() -> None:
@@ -226,30 +201,6 @@ def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
     assert isinstance(burst, EndProfiling), "N_prof is 2 now, and its VC has room"
     pressure = reason(burst, ProfilerPressure)
     assert (pressure.gpus_per_hour, pressure.by) == (576.0, "throughput v3")
-
-
-def test_L5_in_a_burst_jobs_go_home_only_where_they_can_start_at_once() -> None:
-    trace = a_trace(
-        *[by(f"home{i}", 1, 500.0, profile=LIGHT, vc="vc") for i in range(12)],
-        *[by(f"full{i}", 1, 500.0, profile=LIGHT, vc="tiny") for i in range(12)],
-    )
-    layout = {"vc": nodes(1, 8), "tiny": nodes(1, 1, "t")}
-    outcomes, _ = replay(
-        "lucid", trace, layout, profiling_nodes=nodes(1, 2, "p"), profiling={**BURST, "carry_on_share": 0.0}
-    )
-    at_once = {name for name, o in outcomes.items() if o.start_s == 0.0 and o.profiled_s == 0.0}
-    assert len([name for name in at_once if name.startswith("home")]) == 8
-    assert len([name for name in at_once if name.startswith("full")]) == 1
-    assert all(o.end_s > 0 for o in outcomes.values())
-
-
-def test_L5_without_a_burst_nothing_differs() -> None:
-    trace = a_trace(*[by(f"j{i}", 1, 500.0, profile=LIGHT) for i in range(3)])
-    plain, _ = replay("lucid", trace, LAYOUT, profiling_nodes=nodes(1, 4, "p"))
-    aware, _ = replay("lucid", trace, LAYOUT, profiling_nodes=nodes(1, 4, "p"), profiling={"time_aware": True})
-    assert {n: (o.start_s, o.profiled_s > 0) for n, o in plain.items()} == {
-        n: (o.start_s, o.profiled_s > 0) for n, o in aware.items()
-    }
 
 
 # -- nobody waits longer because of others in the profiling partition -------------------------------------------

@@ -13,7 +13,6 @@ from math import exp, inf, log
 
 import pytest
 
-from builders import a_job, a_trace, by
 from lucid.core.prediction import Prediction
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
 from lucid.orchestrator.forecast.run_times import Draws, RunTimes
@@ -21,6 +20,8 @@ from lucid.orchestrator.forecast.samples import Like, Samples
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
+from scenes.jobs import a_job, by
+from scenes.replays import a_trace
 
 
 def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:
@@ -49,26 +50,12 @@ def test_a_range_is_round_where_starts_of_like_waits_came_true() -> None:
     assert untaught.likely_s == 1000.0
 
 
-def test_likely_is_what_was_planned_where_the_range_allows_it() -> None:
-    assert taught(1.0, 0.5).range_of(Wait("vc", 1, 777.0), 0.0).likely_s == 777.0
-
-
 def test_waits_of_another_kind_say_nothing() -> None:
     times, fresh = taught(3.0), StartTimes()
     for wait in (Wait("vc", 1, 1000.0, profiling=True), Wait("vc", 1, 1000.0, foreseen=False)):
         assert times.range_of(wait, 0.0).early_s >= fresh.range_of(wait, 0.0).early_s * 0.5
         assert not times.knows(wait)
     assert times.knows(Wait("other", 8, 1.0))
-
-
-def test_a_wait_that_goes_on_counts_as_at_least_so_long() -> None:
-    """In a jam only short waits end; those that do not end lift the range."""
-    times = taught(1.0, count=10)
-    before = times.range_of(Wait("vc", 1, 1000.0), 20_000.0)
-    for number in range(40):
-        times.waits(f"stuck{number}", Wait("vc", 1, 1000.0), 20_000.0)
-    after = times.range_of(Wait("vc", 1, 1000.0), 40_000.0)
-    assert after.late_s > 1.5 * before.late_s
 
 
 def test_eight_starts_in_ten_fall_inside_whatever_the_error() -> None:
@@ -131,17 +118,6 @@ def test_a_wait_past_its_range_is_a_miss_before_its_job_starts() -> None:
         times.left(f"stuck{number}")
     now, before = (one.range_of(Wait("vc", 1, 1000.0), 1e7 + 1e5) for one in (times, fresh))
     assert now.late_s > before.late_s * 1.1
-
-
-def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
-    rng, times, now_s = random.Random(3), StartTimes(), 0.0
-    for number in range(300):
-        sure = number % 2 == 0
-        times.waits(str(number), Wait("vc", 1, 1000.0, spread=0.01 if sure else 3.0), now_s)
-        now_s += 1000.0 * (rng.uniform(0.95, 1.05) if sure else rng.lognormvariate(0.0, 1.5))
-        times.started(str(number), now_s)
-    sure, unsure = (times.range_of(Wait("vc", 1, 1000.0, spread=by), now_s) for by in (0.01, 3.0))
-    assert sure.late_s - sure.early_s < 0.5 * (unsure.late_s - unsure.early_s)
 
 
 def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
@@ -271,14 +247,6 @@ def test_without_jobs_that_ended_the_estimate_holds() -> None:
     job = a_job("a", 1)
     assert RunTimes().remaining_s(job, SAID, 300.0, 0.5) == 700.0
     assert taught_times(0.1, count=4).remaining_s(job, SAID, 0.0, 0.5) == 1000.0
-
-
-def test_estimates_are_corrected_by_what_came_true() -> None:
-    job = a_job("a", 1)
-    assert 90.0 < taught_times(0.1).remaining_s(job, SAID, 0.0, 0.5) < 110.0
-    assert 4900.0 < taught_times(5.0).remaining_s(job, SAID, 0.0, 0.5) < 5100.0
-    assert 3900.0 < taught_times(5.0).remaining_s(job, SAID, 1000.0, 0.5) < 4100.0
-    assert taught_times(0.1).remaining_s(job, SAID, 500.0, 0.5) == 500.0, "no job ran so long: the estimate holds"
 
 
 def test_a_users_own_jobs_count_for_more_and_a_time_limit_bounds_all() -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part, policy, runs, snap, waits
 from examples import examples
 from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Resize, Start
@@ -24,6 +23,8 @@ from lucid.orchestrator.order.queue_order import factor_of, site_factors
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import make_policy
 from lucid.store.values import value_from_json, value_to_json
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, snap
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
