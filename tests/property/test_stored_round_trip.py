@@ -419,11 +419,11 @@ class Again:
         self.kept += sum(found.contexts[i].snapshot.now_s != plan.now_s for i in found.context.values())
 
 
-def cycles(policy: str, rng: random.Random, app: Application, path: Path, **rules: Any) -> Again:
+def cycles(policy: str, rng: random.Random, app: Application, path: Path, **sections: Any) -> Again:
     trace = a_trace(*some_jobs(rng, policy, app))
     scenario = Scenario(trace, {VC: 2}, NodeShape(4))
     predictor = scenario.predictor_for(policy)
-    made = rules(**{**RULES, **{name: {**RULES.get(name, {}), **part} for name, part in rules.items()}})
+    made = rules(**{**RULES, **{name: {**RULES.get(name, {}), **part} for name, part in sections.items()}})
     watched = PolicyHost(lambda heard: make_policy(policy, made, heard), predictor)
     again = Again(watched, made, path)
     cluster = a_cluster(

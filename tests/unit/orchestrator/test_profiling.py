@@ -207,18 +207,17 @@ def test_L5_a_forecast_shortens_t_prof_before_the_queue_is_long() -> None:
 
 def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
     home = part(nodes(1, 8), name="vc")
-    room = part(nodes(1, 8, "p"), [waits("big", 4, vc="vc")], name=PROFILING, profiling=True)
+    waiting = [waits("big", 4, vc="vc"), waits("small", vc="vc")]
+    room = part(nodes(1, 8, "p"), waiting, name=PROFILING, profiling=True)
     coming = ArrivalForecast("throughput v3", {"vc": 2000.0}, 576.0)
+    chosen = policy("lucid", profiling={**BURST, "n_prof": 4, "home_if_room": False})
     calm, burst = (
-        policy("lucid", profiling={**BURST, "n_prof": 4})
-        .plan(replace(snap(0.0, room, home), arrivals=arrivals))
-        .partitions[PROFILING]
-        .decisions["big"]
+        chosen.plan(replace(snap(0.0, room, home), arrivals=arrivals)).partitions[PROFILING].decisions
         for arrivals in (ArrivalForecast(), coming)
     )
-    assert isinstance(calm, Start), "profiled"
-    assert isinstance(burst, EndProfiling), "N_prof is 2 now, and its VC has room"
-    pressure = reason(burst, ProfilerPressure)
+    assert {type(made) for made in (calm["big"], calm["small"], burst["small"])} == {Start}, "profiled"
+    assert isinstance(burst["big"], EndProfiling), "N_prof is 2 now, and its VC has room"
+    pressure = reason(burst["big"], ProfilerPressure)
     assert (pressure.gpus_per_hour, pressure.by) == (576.0, "throughput v3")
 
 
@@ -403,7 +402,8 @@ def test_a_bad_pair_is_parted_by_who_may_be_started_over() -> None:
 
 
 def paired(rule: str, speed: float, guest: dict[str, object] | None = None, **packing: object) -> Start | Hold:
-    predictor = FixedPredictor(speed=lambda a, b: (speed, speed))
+    """The host is slowed less than the guest."""
+    predictor = FixedPredictor(speed=lambda a, b: (speed, min(speed + 0.08, 1.0)))
     chosen = policy("lucid", predictor, profiling={"enabled": False, "restarts": rule}, packing=packing)
     host = runs("host", "n1:0", profile=LIGHT)
     made = chosen.plan(snap(0.0, part(nodes(1, 1), [waits("guest", profile=LIGHT, **(guest or {}))], [host])))

@@ -259,6 +259,14 @@ def test_without_jobs_that_ended_the_estimate_holds() -> None:
     assert taught_times(0.1, count=4).remaining_s(job, SAID, 0.0, 0.5) == 1000.0
 
 
+def test_estimates_are_corrected_by_what_came_true() -> None:
+    job = a_job("a", 1)
+    assert 90.0 < taught_times(0.1).remaining_s(job, SAID, 0.0, 0.5) < 110.0
+    assert 4900.0 < taught_times(5.0).remaining_s(job, SAID, 0.0, 0.5) < 5100.0
+    assert 3900.0 < taught_times(5.0).remaining_s(job, SAID, 1000.0, 0.5) < 4100.0
+    assert taught_times(0.1).remaining_s(job, SAID, 500.0, 0.5) == 500.0, "no job ran so long: the estimate holds"
+
+
 def test_a_users_own_jobs_count_for_more_and_a_time_limit_bounds_all() -> None:
     times = taught_times(1.0, count=200)
     for _ in range(20):
