@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from lucid.setup.conf_text import Change, diff_of
 from lucid.setup.host_actions import Machine
 from lucid.setup.plan import Options, Plan, make_plan
 from lucid.setup.site import Site
-from lucid.slurm.records.configuration import Partition
+from lucid.slurm.records.configuration import Limits, Partition
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import Preemption
 
@@ -154,6 +155,15 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     assert plan.wanted["GresTypes"] == "gpu,shard"
     assert plan.wanted["JobSubmitPlugins"] == "lua"
     assert any("--gpu-mem a100=" in note for note in plan.notes)
+    assert "as it is here" in " ".join(plan.notes)
+    served = plan_for(root, "pack", running(SlurmctldParameters="enable_configless"))
+    assert "reach them by themselves" in " ".join(served.notes)
+    own = root / "etc/slurm/job_submit.lua"
+    own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
+    refused = plan_for(root, "pack")
+    assert "job_submit.lua of the site's own" in refused.refused[0].what
+    assert own not in {change.path for change in refused.changes}
+    own.unlink()
     assert ("/etc/slurm/lucid/task_prolog", "0755") in plan.node_files
     assert ("/etc/slurm/gres.conf", "0644") in plan.node_files
     done(plan)
@@ -264,6 +274,31 @@ def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Site, what:
     assert all(refusal.remedy for refusal in plan.refused)
 
 
+@pytest.mark.parametrize(
+    ("seen", "what"),
+    [
+        ({"partition_settings": {"vc-a": {"ExclusiveUser": "YES"}}}, "one user's at a time"),
+        ({"partition_settings": {"vc-a": {"OverSubscribe": "FORCE:4"}}}, "FORCE:4"),
+        ({"partition_settings": {"vc-a": {"OverSubscribe": "EXCLUSIVE"}}}, "EXCLUSIVE"),
+        ({"partition_settings": {"vc-b": {"ExclusiveUser": "YES"}}}, ""),
+        ({"partition_settings": {"vc-a": {"LLN": "YES"}}}, ""),
+        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "4"}}}, "MaxCPUsPerNode=4"),
+        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "8"}}}, ""),  # nodes have 8
+        ({"gpu_limits": Limits(("QOS four (gres/gpu=4)",))}, "QOS four"),
+    ],
+)
+def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_order_mode_goes(
+    root: Path, seen: dict[str, Any], what: str
+) -> None:
+    site = replace(running(AccountingStorageEnforce="associations,limits"), **seen)
+    plan = plan_for(root, "pack", site)
+    refused = plan.refused
+    assert [what in each.what for each in refused] == [True] * bool(what)
+    assert any("LLN" in note for note in plan.notes) is ("LLN" in str(seen))
+    assert all("order" in each.remedy for each in refused if "vc-a" in each.what)
+    assert not plan_for(root, "order", site).refused
+
+
 def test_a_slurm_without_lua_is_refused(root: Path) -> None:
     """slurmctld ends over a plugin that it does not find."""
     folder = root / "usr/lib/slurm"
@@ -272,14 +307,6 @@ def test_a_slurm_without_lua_is_refused(root: Path) -> None:
     assert "Slurm's Lua plugin is not installed" in plan_for(root, "pack", seen).refused[0].what
     (folder / "job_submit_lua.so").touch()
     assert not plan_for(root, "pack", seen).refused
-
-
-def test_a_plugin_of_the_sites_own_is_neither_replaced_nor_passed_over(root: Path) -> None:
-    own = root / "etc/slurm/job_submit.lua"
-    own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
-    plan = plan_for(root, "pack")
-    assert "job_submit.lua of the site's own" in plan.refused[0].what
-    assert own not in {change.path for change in plan.changes}
 
 
 def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
@@ -301,12 +328,6 @@ def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> N
 def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
     with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
         make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vcx",)), PROGRAMS)
-
-
-def test_configless_nodes_need_the_hooks_alone(root: Path) -> None:
-    notes = " ".join(plan_for(root, "pack", running(SlurmctldParameters="enable_configless")).notes)
-    assert "reach them by themselves" in notes
-    assert "as it is here" in " ".join(plan_for(root, "pack").notes)
 
 
 class Deaf(Head):
