@@ -86,7 +86,7 @@ def test_jobs_join_and_leave_while_others_go_on(box: Box) -> None:
     box.start("c", STAGES[2], 20)
     box.wait_for_members(3)
     go.touch()
-    box.start("d", (0, 0, 0.02, 0), 12, every=2)
+    box.start("d", (0, 0, 0.02, 0), 12, every=2)  # leaves stages out
     for name in "abcd":
         _, err = box.ends(name)
         assert err == ""
@@ -94,15 +94,6 @@ def test_jobs_join_and_leave_while_others_go_on(box: Box) -> None:
     assert overlaps(rows) == []
     assert {row[4] for row in rows} >= {0, 3}
     assert box.members() == []
-
-
-def test_stages_left_out_and_stages_done_twice_keep_nobody_waiting(box: Box) -> None:
-    box.start("a", STAGES[0], 24, every=2)
-    box.start("b", STAGES[1], 24, every=3)
-    box.start("c", (0, 0, 0.01, 0), 24)
-    for name in "abc":
-        assert box.ends(name)[1] == ""
-    assert overlaps(box.used()) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -320,7 +311,6 @@ def test_a_job_reports_what_an_iteration_takes_beside_others(tmp_path: Path, box
     assert said_in((tmp_path / HOME / "7.json").read_bytes()).in_turns is None, "it was alone again at its end"
 
 
-TWO_STAGES = ((0.02, 0.01, 0.01, 0), (0.01, 0.01, 0.02, 0.01))
 UID = os.getuid()
 
 
@@ -328,28 +318,22 @@ def name_of(uid: int = UID, number: int = 0) -> str:
     return f"turn.{uid}.7.{number:016x}"
 
 
+def joined(box: Box, count: int = 1) -> list[Group]:
+    groups = [Group(str(box.folder), "7", 300.0) for _ in range(count)]
+    for group in groups:
+        group.join((0.1, 0.1, 0.1, 0.1))
+    return groups
+
+
 def state(**said: object) -> State:
     known = {"times": (0.1,) * 4, "stamp": time.monotonic(), "round": 1, "point": 2, "inside": True, "away": False}
     return State(**(known | said))
-
-
-def a_fifo(folder: Path) -> None:
-    os.mkfifo(folder / name_of())
 
 
 def links(folder: Path) -> None:
     (folder / name_of()).symlink_to("/dev/zero")
     (folder / name_of(number=1)).symlink_to(folder / name_of(number=2))
     (folder / name_of(number=2)).symlink_to(folder)
-
-
-def a_folder(folder: Path) -> None:
-    (folder / name_of()).mkdir()
-
-
-def a_huge_file(folder: Path) -> None:
-    with (folder / name_of()).open("wb") as file:
-        file.truncate(1 << 40)
 
 
 def junk(folder: Path) -> None:
@@ -368,16 +352,24 @@ def nobody_alive(folder: Path) -> None:
         (folder / name_of(number=number)).write_bytes(pack(name_of(number=number), state()))
 
 
-FOLDERS: tuple[Callable[[Path], None], ...] = (a_fifo, links, a_folder, a_huge_file, junk, odd_names, nobody_alive)
+FOLDERS: dict[str, Callable[[Path], object]] = {
+    "FIFO": lambda folder: os.mkfifo(folder / name_of()),
+    "links": links,
+    "folder": lambda folder: (folder / name_of()).mkdir(),
+    "huge file": lambda folder: ((folder / name_of()).touch(), os.truncate(folder / name_of(), 1 << 40)),
+    "junk": junk,
+    "odd names": odd_names,
+    "nobody alive": nobody_alive,
+}
 
 
-@pytest.mark.parametrize("fill", FOLDERS)
-def test_what_lies_in_the_folder_keeps_nobody_from_taking_turns(box: Box, fill: Callable[[Path], None]) -> None:
-    fill(box.folder)
+@pytest.mark.parametrize("what", FOLDERS)
+def test_what_lies_in_the_folder_keeps_nobody_from_taking_turns(box: Box, what: str) -> None:
+    FOLDERS[what](box.folder)
     go = box.root / "go"
-    box.start("a", TWO_STAGES[0], 12, patience_s=300, wait_at=4, go=str(go), tell_at=4)
+    box.start("a", STAGES[0], 12, patience_s=300, wait_at=4, go=str(go), tell_at=4)
     assert box.line("a").startswith("there 1")
-    box.start("b", TWO_STAGES[1], 12, patience_s=300, tell_at=1)
+    box.start("b", STAGES[1], 12, patience_s=300, tell_at=1)
     box.line("b")
     go.touch()
     for name in "ab":
@@ -400,7 +392,7 @@ def test_numbers_that_cannot_be_are_not_believed(said: dict[str, object]) -> Non
 
 def test_a_file_counts_under_its_own_name_and_its_owners_only(box: Box) -> None:
     """A copy or a second link is no second member; a file named for another user is none at all."""
-    group = joined(box)
+    (group,) = joined(box)
     name = group._me.name
     with keeps(box.folder, name_of(number=1), pack(name, state())), keeps(
         box.folder, name_of(UID + 1), pack(name_of(UID + 1), state())
@@ -419,7 +411,7 @@ def test_a_user_with_many_members_has_no_more_places_than_are_left() -> None:
 @pytest.mark.parametrize("how", ["folder", "file"])
 def test_a_folder_or_a_file_that_goes_away_ends_the_turns(box: Box, how: str) -> None:
     go = box.root / "go"
-    box.start("a", TWO_STAGES[0], 12, wait_at=5, tell_at=5, go=str(go))
+    box.start("a", STAGES[0], 12, wait_at=5, tell_at=5, go=str(go))
     assert box.line("a") == "there 1"
     if how == "folder":
         shutil.rmtree(box.folder)
@@ -431,23 +423,29 @@ def test_a_folder_or_a_file_that_goes_away_ends_the_turns(box: Box, how: str) ->
     assert err.count("goes on without turns") == err.count("\n") == 1
 
 
-def test_too_many_files_end_the_turns(box: Box) -> None:
+@contextlib.contextmanager
+def crowded(folder: Path) -> Iterator[None]:
     for number in range(members.MOST_ENTRIES + 1):
-        (box.folder / f"x{number}").touch()
-    box.start("a", TWO_STAGES[0], 8)
-    told, err = box.ends("a")
-    assert (told["members"], err.count("too many files"), err.count("\n")) == (0, 1, 1)
+        (folder / f"x{number}").touch()
+    yield
 
 
-def test_a_folder_locked_for_ever_costs_one_wait(box: Box) -> None:
-    fd = os.open(box.folder, os.O_RDONLY)
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        box.start("a", TWO_STAGES[0], 12, patience_s=0.2)
+    yield
+    os.close(fd)
+
+
+@pytest.mark.parametrize(("how", "says"), [(crowded, "too many files"), (locked, "keeps the folder locked")])
+def test_a_folder_that_cannot_be_used_costs_one_wait_and_ends_the_turns(
+    box: Box, how: Callable[[Path], contextlib.AbstractContextManager[None]], says: str
+) -> None:
+    with how(box.folder):
+        box.start("a", STAGES[0], 12, patience_s=0.2)
         told, err = box.ends("a")
-    finally:
-        os.close(fd)
-    assert (told["members"], err.count("keeps the folder locked"), err.count("\n")) == (0, 1, 1)
+    assert (told["members"], err.count(says), err.count("\n")) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("told", ["nothing", "signs"])
@@ -459,7 +457,7 @@ def test_a_member_that_never_lets_go_costs_one_wait(box: Box, told: str) -> None
         return pack(name, state(times=(0.0,) * 4, point=int(time.monotonic() * 50) % 3))
 
     with keeps(box.folder, name, sign(0)) as fd, writing(fd, sign, 0.01 if told == "signs" else 3600.0):
-        box.start("a", TWO_STAGES[0], 12, patience_s=0.2)
+        box.start("a", STAGES[0], 12, patience_s=0.2)
         last, err = box.ends("a")
     if told == "nothing":
         assert (last["members"], err) == (1, "")
@@ -487,8 +485,8 @@ def test_a_member_that_leaps_ahead_keeps_nobody_waiting(box: Box) -> None:
         return pack(name, state(round=(1 << 40) + 1000 * looks, inside=False))
 
     with keeps(box.folder, name, leap(0)) as fd, writing(fd, leap, 0.003):
-        box.start("a", TWO_STAGES[0], 12, patience_s=300)
-        box.start("b", TWO_STAGES[1], 12, patience_s=300)
+        box.start("a", STAGES[0], 12, patience_s=300)
+        box.start("b", STAGES[1], 12, patience_s=300)
         for job in "ab":
             assert box.ends(job)[1] == ""
     assert overlaps(box.used()) == []
@@ -539,12 +537,6 @@ def test_turns_are_tried_again_and_each_time_later(box: Box, monkeypatch: pytest
     assert (turns.members, box.members()) == (0, [])
 
 
-def joined(box: Box, patience_s: float = 300.0) -> Group:
-    group = Group(str(box.folder), "7", patience_s)
-    group.join((0.1, 0.1, 0.1, 0.1))
-    return group
-
-
 @contextlib.contextmanager
 def keeps(folder: Path, name: str, content: bytes) -> Iterator[int]:
     """A file that somebody holds as a member does."""
@@ -579,7 +571,7 @@ def writing(fd: int, content: Callable[[int], bytes], every_s: float) -> Iterato
 
 def test_a_fifth_member_shares_without_turns(box: Box) -> None:
     """It neither waits nor is waited for."""
-    groups = [joined(box) for _ in range(5)]
+    groups = joined(box, 5)
     fifth = max(groups, key=lambda group: group._me.name)
     fifth.enter(2, 0.0)
     assert fifth.count == 0
