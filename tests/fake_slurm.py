@@ -60,7 +60,8 @@ class FakeSlurm:
     writes: list[tuple[str, str]] = field(default_factory=list)
     reads: int = 0
     fails_at_write: Callable[[int], Exception | None] = lambda n: None
-    down: bool = False
+    down: bool | BaseException = False
+    """Does it answer nothing about jobs? Or what asking for them raises."""
     name: str = "fake"
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
@@ -90,23 +91,24 @@ class FakeSlurm:
     """How many jobs were submitted to hold a single GPU."""
     refuses_held: str = ""
     """Slurm's words to a job that is to hold a single GPU."""
-    resume_program: str = "/etc/resume"
-    asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
     _preempted_s: dict[str, float] = field(default_factory=dict)
     """When it last preempted others, by the job for which it did."""
 
     def config(self) -> dict[str, str]:
-        if self.down:
-            raise ClusterUnavailable("down")
+        self._answer()
         return {
             "PrivateData": self.private,
-            "ResumeProgram": self.resume_program,
-            "SuspendProgram": self.resume_program,
+            "ResumeProgram": "/etc/resume",
+            "SuspendProgram": "/etc/resume",
             "SuspendTime": "600 sec",
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
+
+    def _answer(self) -> None:
+        if self.down:
+            raise self.down if self.down is not True else ClusterUnavailable("slurmctld does not answer")
 
     def partitions(self) -> list[Partition]:
         return []
@@ -338,8 +340,7 @@ class FakeSlurm:
 
     def jobs(self) -> Sequence[SlurmJob]:
         self.reads += 1
-        if self.down:
-            raise ClusterUnavailable("slurmctld does not answer")
+        self._answer()
         return [
             replace(r, placement=()) if r.completing else r for r in self.records.values()
         ]  # Slurm forgets the GPUs of a job that completes
@@ -374,7 +375,6 @@ class FakeSlurm:
             self._set(job_id, dependency=_after(after))
 
     def node_states(self) -> str:
-        self.asked_states += 1
         return " ".join(f"{node.name} {sorted(node.states)}" for node in self.machines)
 
     def _write(self, job_id: str, what: str) -> SlurmJob:

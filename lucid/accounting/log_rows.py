@@ -337,6 +337,8 @@ def table_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tupl
                 found = ", ".join(names) or "nothing"
                 raise TraceError(f"{path}: line 1: no column {', '.join(missing)} (found: {found}); {remedy}")
             for row in reader:
+                if None in row.values():
+                    raise TraceError(f"{path}, line {reader.line_num}: fewer fields than the header names")
                 yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; {remedy}") from None

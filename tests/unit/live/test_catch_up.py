@@ -209,6 +209,10 @@ def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
 
 
 def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "off").mkdir()
+    off = Absent(tmp_path / "off", catch_up_days=0)
+    off.turns(10.0)
+    assert off.books.asked == []
     site = Absent(tmp_path, catch_up_days=0.5)
     site.turns(10.0)
     assert site.books.asked == [43200.0], "a daemon that was never there begins with that"
@@ -235,12 +239,6 @@ def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
     site.start("another")
     site.turns(30.0)
     assert [job for job, _ in site.known()] == ["lent"]
-
-
-def test_it_may_be_turned_off(tmp_path: Path) -> None:
-    site = Absent(tmp_path, catch_up_days=0)
-    site.turns(10.0)
-    assert site.books.asked == []
 
 
 @pytest.mark.parametrize("error", [ClusterUnavailable("slurmdbd is away"), ActionRefused("no accounting")])

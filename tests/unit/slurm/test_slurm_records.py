@@ -199,6 +199,8 @@ def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes
         (parse_mark, "xlucid:vc=a", None),
         (parse_mark, '{"lucid": 1}', None),
         (parse_mark, "lucid:", {}),
+        (parse_mark, 'lucid:vc=vc;held=1 {"of": "a site;held=0"}', {"vc": "vc", "held": "1"}),
+        (parse_mark, 'lucid:vc=vc;held=1\n{"of": "a site;held=0"}', {"vc": "vc", "held": "1"}),
         (parse_mark, "lucid:vc=a;;=;x;y==;" + "z" * 1024, {"vc": "a", "": "", "y": "="}),
     ],
 )
