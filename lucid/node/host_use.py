@@ -101,7 +101,8 @@ class Host:
         if known is None:
             if not pids or 0.0 <= now_s - self._missed.get(job, float("-inf")) < _AGAIN_S:
                 return None
-            known = self._find(number, pids)
+            groups = (self._group_of(pid, number) for pid in dict.fromkeys(pids))
+            known = next((job for job in groups if job is not None), None)
             if known is None:
                 self._missed[job] = now_s
                 return None
@@ -123,10 +124,6 @@ class Host:
         return None if known is None else known.held_mib
 
     # -- finding it ------------------------------------------------------------------------------------------------
-
-    def _find(self, number: str, pids: Sequence[int]) -> _Job | None:
-        found = (self._group_of(pid, number) for pid in dict.fromkeys(pids))
-        return next((job for job in found if job is not None), None)
 
     def _group_of(self, pid: int, number: str) -> _Job | None:
         """The control group that a process is in, if it is that of the job with this number: the process id may be

@@ -177,7 +177,10 @@ class Sampler:
             readings = {uuid: GpuLost(uuid, str(error)) for uuid in wanted}
             self._log(str(error))
         owned = self._owned(readings)
-        self._settle_gpus(owned)
+        for job, watched in self._watched.items():
+            if not watched.spec.gpus:  # announced without GPUs, it has those where its processes were seen
+                seen = [uuid for uuid, owner in owned if owner == job and uuid not in watched.gpus]
+                watched.gpus += tuple(sorted(seen))
         sharing: dict[str, list[str]] = {}
         for job, watched in self._watched.items():
             for uuid in watched.gpus:
@@ -212,7 +215,6 @@ class Sampler:
             point = point_of(sample, self._interval_s, host)
             if point is not None:
                 watched.series.add(point)
-
         self._split_energy(readings, used)
 
     def _split_energy(
@@ -271,13 +273,6 @@ class Sampler:
                 if job is not None:
                     owned.setdefault((uuid, job), []).append(process)
         return owned
-
-    def _settle_gpus(self, owned: Mapping[tuple[str, str], Sequence[GpuProcess]]) -> None:
-        """Give jobs announced without GPUs those where their processes were seen."""
-        for job, watched in self._watched.items():
-            if not watched.spec.gpus:
-                seen = [uuid for uuid, owner in owned if owner == job and uuid not in watched.gpus]
-                watched.gpus += tuple(sorted(seen))
 
     def _part(
         self, watched: _Watched, reading: GpuReading | GpuLost | None, own: Sequence[GpuProcess], shared: bool

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
 from lucid.setup.conf_text import NEEDED, Texts, read_texts
 from lucid.setup.render import ADDRESS, MOST_SLOTS, SLOTS, misnamed
+from lucid.slurm.records.fields import hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,22 +202,21 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
     ]
 
 
-def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str]:
-    """Parameters of slurm.conf and of what it includes, by key in small letters.
-
-    Raises:
-        ConfigError: slurm.conf itself cannot be read."""
-    return read_texts(root, root / conf).settings
-
-
-def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
+def heartbeat_in(root: Path, conf: str) -> str | None:
     """The heartbeat that job_submit.lua reads, as lucid.plugin.conf names it; ``None`` where it names none."""
+    found = _HEARTBEAT.search(_plugin_text((root / conf).parent) or "")
+    return found[1] if found else None
+
+
+_HEARTBEAT = re.compile(r"^heartbeat\s+(/\S+)\s*$", re.MULTILINE)
+
+
+def _plugin_text(folder: Path) -> str | None:
+    """The text of lucid.plugin.conf; ``None`` where it cannot be read."""
     try:
-        text = ((root / conf).parent / "lucid.plugin.conf").read_text(encoding="utf-8")
+        return (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
-    return found[1] if found else None
 
 
 def _files(root: Path) -> Iterator[Finding]:
@@ -255,10 +254,8 @@ def _files(root: Path) -> Iterator[Finding]:
 def _filtered(folder: Path) -> str | None:
     """What breaks without cli_filter.lua, by lucid.plugin.conf; ``None`` where there are no models to ask for, and no
     setting says that srun maps its steps."""
-    try:
-        text = (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        text = "type x"  # a finding of its own; nothing is known
+    text = _plugin_text(folder)
+    text = "type x" if text is None else text  # a finding of its own; nothing is known
     if re.search(r"^type\s+\S", text, re.MULTILINE):
         return "an inner srun of a job that names a GPU model fails"
     if re.search(r"^steps\s+mapped\s*$", text, re.MULTILINE):
@@ -291,14 +288,12 @@ def _parameters(settings: dict[str, str], filtered: str | None) -> Iterator[Find
 
 
 def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
-    path = folder / "lucid.plugin.conf"
+    path, text = folder / "lucid.plugin.conf", _plugin_text(folder)
     remedy = "lucidctl slurm render --nodes … --out /etc/slurm"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    if text is None:
         yield Finding("lucid.plugin.conf", False, f"{path} cannot be read: models cannot be asked for", remedy)
         return
-    found = re.search(r"^heartbeat\s+(/\S+)\s*$", text, re.MULTILINE)
+    found = _HEARTBEAT.search(text)
     if not found:
         yield Finding("lucid.plugin.conf", False, "names no heartbeat", remedy)
         return
@@ -316,14 +311,14 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
         yield Finding("gres.conf", False, f"cannot be read: {error}", remedy)
         return
     lines = [statement.pairs for statement in conf.statements_of("NodeName")]
-    declared = {host: row.get("gres", "") for row in lines for host in _hosts(row.get("nodename", ""))}
+    declared = {host: row.get("gres", "") for row in lines for host in hosts(row.get("nodename", ""))}
     detected = [row.get("nodename", "") for row in rows if row.get("autodetect", "off").lower() not in ("off", "")]
-    if any(not hosts or any("shard:" in declared.get(host, "") for host in _hosts(hosts)) for hosts in detected):
+    if any(not one or any("shard:" in declared.get(host, "") for host in hosts(one)) for one in detected):
         yield Finding("gres.conf", False, "AutoDetect names GPUs by their model, which hides their addresses", remedy)
     gpus: dict[str, dict[str, None]] = {}  # types in the order of their lines, which is Slurm's order
     slots: dict[str, dict[str, str]] = {}
     for row in rows:
-        for host in _hosts(row.get("nodename", "")):
+        for host in hosts(row.get("nodename", "")):
             if row.get("name") == "gpu":
                 gpus.setdefault(host, {})[row.get("type", "")] = None
             elif row.get("name") == "shard":
@@ -336,7 +331,7 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     for host, types in sorted(gpus.items()):
         count = next(iter(slots.get(host, {}).values()), str(SLOTS))
         wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:{count}" for kind in types}
-        wrong = misnamed(row for row in rows if host in _hosts(row.get("nodename", "")))
+        wrong = misnamed(row for row in rows if host in hosts(row.get("nodename", "")))
         if not all(ADDRESS.fullmatch(kind) for kind in types):
             says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
         elif wrong:
@@ -357,13 +352,6 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
 
 def _in_order(types: Iterable[str], gres: str) -> bool:
     return [word for word in gres.split(",") if word.startswith("gpu:")] == [f"gpu:{kind}:1" for kind in types]
-
-
-def _hosts(expression: str) -> list[str]:
-    try:
-        return hosts_in(expression)
-    except ConfigError:
-        return []
 
 
 NEW_TOML = """\

@@ -114,7 +114,10 @@ class KnownJobs:
                     self._drop(group)
                     continue
                 self._jobs[group], self._signs[group], self._read_at_s[group] = jobs, listed.signs[group], now_s
-                agrees = agrees and (group in listed.doubtful or all(_agrees(job, listed.states) for job in jobs))
+                told = ((job, listed.states.get(job.number, job.state)) for job in jobs)
+                agrees = agrees and (
+                    group in listed.doubtful or all(state == job.state or state in job.flags for job, state in told)
+                )
         return agrees, missing
 
     def _grouped(self, jobs: Iterable[SlurmJob], asked: set[int]) -> Mapping[int, tuple[SlurmJob, ...]]:
@@ -137,8 +140,3 @@ class KnownJobs:
     def _drop(self, group: int) -> None:
         for known in (self._jobs, self._signs, self._read_at_s):
             known.pop(group, None)
-
-
-def _agrees(job: SlurmJob, states: Mapping[int, str]) -> bool:
-    listed = states.get(job.number)
-    return listed is None or listed == job.state or listed in job.flags

@@ -40,7 +40,7 @@ from lucid.slurm.view.failed_pairs import FailedPairs
 from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
-from lucid.slurm.view.power_saving import Boots, Power, boots_of
+from lucid.slurm.view.power_saving import Boots, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileFolder
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
@@ -60,10 +60,6 @@ _DEFAULTS_EVERY_S = 120.0
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
 _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
-
-
-def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
-    return {}
 
 
 def _by_node(outs: Mapping[str, GpuOut], machines: Sequence[SlurmNode]) -> dict[str, tuple[GpuOut, ...]]:
@@ -100,7 +96,7 @@ class SlurmCluster:
         lends: bool = False,
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
-        gpus_out: GpusOut = _no_gpu,
+        gpus_out: GpusOut = lambda _gpus, _now_s: {},
         keeps_list: bool = False,
     ) -> None:
         """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told.
@@ -164,11 +160,6 @@ class SlurmCluster:
         if self._daemon.elastic.reports_dir:
             able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
         return frozenset(able)
-
-    @property
-    def power(self) -> Power:
-        """What is known of nodes that sleep."""
-        return self._machines.power
 
     @property
     def most_gpus(self) -> Mapping[str, int]:
@@ -392,7 +383,7 @@ class SlurmCluster:
         return {
             "aside": self.aside(),
             "elastic": dict(viewer.elastic.words),
-            "doubted": viewer.elastic.doubted(),
+            "doubted": viewer.elastic.check.doubted(),
             "reports": to_json(self.reports_trouble()),
             "turns": dict(viewer.turns.words),
             "boots": boots_of(facts.jobs, facts.nodes, facts.now_s),

@@ -60,7 +60,7 @@ def scrapes(source: Source, viewer: Callable[[Request], Viewer]) -> Callable[[Re
     from lucid.daemon.reporting.metrics import CONTENT_TYPE, render
     from lucid.daemon.reporting.waste_inputs import MetricsSource
 
-    metrics = MetricsSource(source.settings, now_s=source.now_s, known=source)
+    metrics = MetricsSource(source.settings, now_s=source.now_s, known=lambda: (source.seen, source.accounts))
     token = _token(source.settings.web.metrics_token_file)
     one_at_a_time = asyncio.Lock()
     made_s, text = -math.inf, b""

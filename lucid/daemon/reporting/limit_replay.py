@@ -102,7 +102,8 @@ def _replay_partition(
     part = snapshot.partitions.get(name)
     if part is None or not part.acting:
         return True
-    asking = [entry for entry in part.pending if _asks(jobs.get(entry.job.id), entry, snapshot.now_s, found)]
+    waits = (entry for entry in part.pending if entry.job.id in jobs and entry.job.id not in found.earlier)
+    asking = [entry for entry in waits if snapshot.now_s < jobs[entry.job.id].job.begin_s]
     if not asking:
         return True
     policy, heard = record_policy(record, context)
@@ -117,10 +118,6 @@ def _replay_partition(
         if isinstance(was, Hold) and _starts(policy, snapshot, name, entry, asked.limit_s) and not heard.unknown:
             found.earlier[job_id] = Earlier(asked, snapshot.now_s, was)
     return True
-
-
-def _asks(asked: FittingLimit | None, entry: Pending, now_s: float, found: Replayed) -> bool:
-    return asked is not None and entry.job.id not in found.earlier and now_s < asked.job.begin_s
 
 
 def _starts(policy: Policy, snapshot: Snapshot, name: str, entry: Pending, limit_s: float) -> bool:

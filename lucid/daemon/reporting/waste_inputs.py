@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lucid.config.load import Settings, profiles_folder
 from lucid.core.codec import from_json
@@ -106,20 +106,6 @@ _ACCOUNTS_S = 60.0
 """How long accounts are kept: those of a week change slowly, and take longest to work out."""
 
 
-class Known(Protocol):
-    """A process that keeps lucidd's last plan and the accounts of all jobs up to date."""
-
-    @property
-    def seen(self) -> StoredPlan | None:
-        """lucidd's last snapshot and plan."""
-        ...
-
-    @property
-    def accounts(self) -> list[JobAccount]:
-        """The accounts, as of ``job_accounts``."""
-        ...
-
-
 class MetricsSource:
     """The source of one lucidd's metrics. It may be asked from several threads; nothing is written anywhere."""
 
@@ -129,29 +115,26 @@ class MetricsSource:
         open_store: Callable[[], SqliteStore] | None = None,
         now_s: Callable[[], float] = time.time,
         uses: UseFolder | None = None,
-        known: Known | None = None,
+        known: Callable[[], tuple[StoredPlan | None, list[JobAccount]]] | None = None,
     ) -> None:
-        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``: what a
-        process keeps in memory already."""
+        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``:
+        gives the last plan, and the accounts of all jobs, of a process that keeps both up to date."""
         self.settings = settings
         self.now_s = now_s
-        self._open = open_store or (lambda: _open_store(settings))
+        path, shared = Path(settings.daemon.state_dir) / "lucid.db", settings.daemon.shared_state
+        self.store = open_store or (lambda: SqliteStore(path, read_only=True, shared=shared))
+        """Opens the store for one call, since lucidd may have begun a new file since the last; raises ``StoreError``
+        where there is none."""
         self._uses = uses or UseFolder(profiles_folder(settings))
         self._known = known
         self._lock = threading.Lock()
         self._accounts: tuple[float, list[JobAccount]] | None = None
 
-    def store(self) -> SqliteStore:
-        """The store, opened for this call: lucidd may have begun a new file since the last.
-
-        Raises: StoreError: there is none, or it cannot be opened."""
-        return self._open()
-
     def seen(self, store: SqliteStore) -> StoredPlan | None:
         """lucidd's last snapshot and plan; ``None`` where it cannot be read: there is none yet, or it is of another
         version."""
         if self._known is not None:
-            return self._known.seen
+            return self._known()[0]
         try:
             return stored_plan(store, stored_view(store))
         except (LucidError, KeyError, TypeError, ValueError, AttributeError):
@@ -162,14 +145,9 @@ class MetricsSource:
 
         Raises: StoreError: the store cannot be read."""
         if self._known is not None:
-            return self._known.accounts
+            return self._known()[1]
         with self._lock:
             now_s = self.now_s()
             if self._accounts is None or not 0 <= now_s - self._accounts[0] < _ACCOUNTS_S:
                 self._accounts = now_s, job_accounts(store, self._uses, self.settings, now_s)
             return self._accounts[1]
-
-
-def _open_store(settings: Settings) -> SqliteStore:
-    daemon = settings.daemon
-    return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=True, shared=daemon.shared_state)

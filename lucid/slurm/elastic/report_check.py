@@ -214,7 +214,10 @@ class ReportCheck:
         silent_s, epoch_s = self._silent_s, 0.0 if span is None else _EPOCHS * span[1]
         since_s, pause_s = max(seen.rose_s, seen.judged_s), _PAUSES * watch.gap_s
         least_s = silent_s if span is None else max(_NO_PROGRESS_S, epoch_s)
-        telling = not _by_agent(run.progress) and run.reported_s - since_s > max(least_s, pause_s)
+        # an agent reports step times, and no epochs of its own
+        said = run.progress
+        agents = said is not None and not said.epoch_s and bool(said.step_model or said.gradient)
+        telling = not agents and run.reported_s - since_s > max(least_s, pause_s)
         quiet_s = now_s - max(since_s, run.reported_s)
         # while a job is silent it does not grow anyhow, and it may speak again: so this is either nothing or all
         more = run.gpus > run.written
@@ -224,11 +227,6 @@ class ReportCheck:
             says = "" if span is None else f", and says that an epoch takes {span[1]:.3g} s"
             watch.doubt(f"it has told no progress for {now_s - seen.rose_s:.0f} s{says}", more)
             seen.judged_s, seen.window = now_s, []
-
-
-def _by_agent(progress: Progress | None) -> bool:
-    """Whether an agent reports step times, and no epochs of its own."""
-    return progress is not None and not progress.epoch_s and bool(progress.step_model or progress.gradient)
 
 
 def _span(run: Run) -> tuple[float, float] | None:

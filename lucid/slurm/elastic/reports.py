@@ -129,11 +129,6 @@ class Reports:
         self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
         self._polled_s, self._trouble = -math.inf, Trouble()
 
-    @property
-    def kept(self) -> bool:
-        """Whether there is a folder to report to."""
-        return bool(self._folder)
-
     def trouble(self, now_s: float) -> Trouble:
         """What is wrong with the folder, checked once a poll."""
         if now_s != self._polled_s:

@@ -107,8 +107,7 @@ _OPENS, _CLOSES = {"(": ")", "[": "]"}, frozenset(")]")
 class NodesAskedFor:
     """Which nodes meet what each job's user asks of nodes, at one poll."""
 
-    def __init__(self, facts: Observation | None) -> None:
-        """``facts``: ``None`` before the first poll."""
+    def __init__(self, facts: Observation) -> None:
         self._facts = facts
         self._met: dict[str, frozenset[str]] = {}
 
@@ -120,8 +119,8 @@ class NodesAskedFor:
         listed = users_nodes(record, note)
         words = (record.features, listed and f"-w {listed}", record.excludes and f"-x {record.excludes}")
         asked = " ".join(word for word in words if word)
-        pool = None if facts is None or facts.pool is None or home not in facts.pool.quotas else facts.pool
-        if facts is None or not (asked or (stays and pool)):
+        pool = None if facts.pool is None or home not in facts.pool.quotas else facts.pool
+        if not (asked or (stays and pool)):
             return ""
         vcs = pool.quotas if pool else (home,)
         here = frozenset(n.name for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs))
@@ -143,9 +142,9 @@ class NodesAskedFor:
 
     def met_in(self, constraint: str, partition: str) -> bool:
         """Whether any node of a partition meets the constraint."""
-        if not constraint or self._facts is None:
-            return True
-        return any(n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions)
+        return not constraint or any(
+            n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions
+        )
 
 
 def nodes_met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> frozenset[str]:
