@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
@@ -17,6 +16,7 @@ from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import LIGHT, at
 
 WHY = (FairOrder(0.0),)
 MINE = "lucid:vc=vc;held=1;v=2"
