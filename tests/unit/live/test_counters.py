@@ -31,7 +31,7 @@ from lucid.daemon.policies import LivePolicy
 from lucid.daemon.reporting.counters import Counters, speeds_of
 from lucid.daemon.reporting.metrics import render
 from lucid.daemon.reporting.waste_inputs import MetricsSource
-from lucid.errors import ClusterUnavailable, Refusal, StoreError
+from lucid.errors import Refusal, StoreError
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.registry import make_policy
@@ -146,21 +146,16 @@ def test_what_was_promised_outlives_a_restart_of_lucidd_and_not_its_jobs(tmp_pat
     assert counts(site)["promises"] == {}
 
 
-def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.submit("1", 2, run_s=900.0)
     site.turns(60.0)
     before = counts(site)
-    assert sum(before["cycle_s"]["counts"]) == site.store.view("status")["cycles"] > 0
-    assert sum(before["plan_s"]["counts"]) == sum(before["cycle_s"]["counts"])
+    assert sum(before["plan_s"]["counts"]) == sum(before["cycle_s"]["counts"]) > 0
     assert before["plan_s"]["sum_s"] > 0.0
-
-    def silent() -> Any:
-        raise ClusterUnavailable("slurmctld does not answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(site.slurm, "jobs", silent)
-        site.turns(30.0)
+    site.slurm.down = True
+    site.turns(30.0)
+    site.slurm.down = False
     failed = counts(site)["failed"]
     assert failed > 0
     site.turns(60.0)

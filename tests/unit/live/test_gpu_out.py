@@ -31,10 +31,6 @@ def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) ->
     return {node: replace(made, **rest)}  # type: ignore[arg-type]
 
 
-def names(outs: object) -> list[str]:
-    return sorted(outs)  # type: ignore[call-overload]
-
-
 def test_a_fault_of_the_application_takes_no_gpu_out() -> None:
     assert not judge({}, {}, told(replace(XID, bad=False)), GPUS, 101.0, RULES).outs
 
@@ -61,7 +57,7 @@ def test_heat_counts_while_it_lasts_and_what_comes_again_and_again_waits_for_a_p
 def test_a_persons_return_forgives_what_was_and_not_what_comes() -> None:
     assert not judge({}, {"n1:2": 150.0}, told(XID, HOT), GPUS, 200.0, RULES).outs
     again = replace(XID, began_s=160.0, last_s=160.0, times=2)
-    assert names(judge({}, {"n1:2": 150.0}, told(again), GPUS, 200.0, RULES).outs) == ["n1:2"]
+    assert [*judge({}, {"n1:2": 150.0}, told(again), GPUS, 200.0, RULES).outs] == ["n1:2"]
 
 
 @pytest.mark.parametrize(

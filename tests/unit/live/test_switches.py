@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +18,7 @@ from lucid.config.load import Settings
 from lucid.core.ports import Capability
 from lucid.daemon.modes import Switch, switches_of
 from lucid.daemon.policies import LivePolicy, live_policy
-from lucid.daemon.process import JournalHandler, Reload, log_handler
+from lucid.daemon.process import JournalHandler, Reload, log_handler, main
 from lucid.errors import ConfigError
 from lucid.places import Mode
 
@@ -143,16 +141,14 @@ def test_settings_that_are_not_sound_change_nothing(
     assert not reload.due, "after SIGTERM it does not start again"
 
 
-def test_lucidd_checks_settings_where_there_is_no_slurm(tmp_path: Path) -> None:
+def test_lucidd_checks_settings_where_there_is_no_slurm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "lucid.toml"
-    words = [sys.executable, "-m", "lucid.daemon", "--check", "--config", str(config)]
     config.write_text(SOUND)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, f"{config}: sound\n")
+    assert main(["--check", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == f"{config}: sound\n"
     config.write_text(SOUND.replace("observe", "watch"))
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{config}: line 4: daemon.partitions.vc" in done.stderr
+    assert main(["--check", "--config", str(config)]) == 2
+    assert f"{config}: line 4: daemon.partitions.vc" in capsys.readouterr().err
 
 
 def test_journald_is_told_the_job_and_how_bad_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

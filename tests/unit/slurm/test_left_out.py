@@ -103,29 +103,16 @@ def without(record: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 WHOLE = [{**RUNNING, "job_id": 100 + number} for number in range(2)]
-
-
-@pytest.mark.parametrize("field", sorted({*JOB_NEEDS, "job_resources"}))
-def test_a_job_without_a_field_that_every_slurm_tells_cannot_be_read(field: str) -> None:
-    job, *others = jobs(without(RUNNING, field), *WHOLE)
-    assert job.unread
-    assert not any(other.unread for other in others)
-    assert job.placement == at("n1:0,2") or job.lost, "it holds its GPUs"
-
-
-@pytest.mark.parametrize("field", sorted(NODE_NEEDS))
-def test_a_node_without_a_field_that_every_slurm_tells_is_left_out(field: str) -> None:
-    whole = [{**NODE, "name": f"n{number}"} for number in (2, 3)]
-    assert len(nodes_from({"nodes": [NODE, *whole]})) == 3
-    assert [node.name for node in nodes_from({"nodes": [without(NODE, field), *whole]})] == ["n2", "n3"]
-
-
 META = {"slurm": {"version": {"major": "27", "minor": "05"}}}
 
 
 @pytest.mark.parametrize("field", sorted({*JOB_NEEDS, "job_resources"}))
-def test_a_field_that_most_jobs_lack_is_a_change_of_slurms_format_and_no_jobs_fault(field: str) -> None:
+def test_a_job_without_a_field_cannot_be_read_and_one_that_most_lack_is_a_change_of_slurms_format(field: str) -> None:
     """Each of them would be unreadable, and each that Lucid holds would be let go, all at once."""
+    job, *others = jobs(without(RUNNING, field), *WHOLE)
+    assert job.unread
+    assert not any(other.unread for other in others)
+    assert job.placement == at("n1:0,2") or job.lost, "it holds its GPUs"
     lacking = [without({**RUNNING, "job_id": number}, field) for number in (1, 2, 3)]
     for records in (lacking, [*lacking, *WHOLE], [*lacking, 5, None, "x"]):
         with pytest.raises(ClusterUnreadable, match=rf"Slurm 27\.05.*no field '{field}'.*3 of [35]"):
@@ -134,8 +121,11 @@ def test_a_field_that_most_jobs_lack_is_a_change_of_slurms_format_and_no_jobs_fa
 
 
 @pytest.mark.parametrize("field", sorted(NODE_NEEDS))
-def test_a_field_that_most_nodes_lack_is_a_change_of_slurms_format(field: str) -> None:
+def test_a_node_without_a_field_is_left_out_and_one_that_most_lack_is_a_change_of_slurms_format(field: str) -> None:
     """No node would be left, and jobs would be held for as long as lucidd lives."""
+    whole = [{**NODE, "name": f"n{number}"} for number in (2, 3)]
+    assert len(nodes_from({"nodes": [NODE, *whole]})) == 3
+    assert [node.name for node in nodes_from({"nodes": [without(NODE, field), *whole]})] == ["n2", "n3"]
     with pytest.raises(ClusterUnreadable, match=f"this Slurm.*no field '{field}'.*1 of 1"):
         nodes_from({"nodes": [without(NODE, field)]})
 

@@ -198,24 +198,17 @@ def test_a_change_since_the_mark_ends_the_wait(wake: WakeFile) -> None:
     assert stop.waited == [0.1] * 4, "what was seen before is no news"
 
 
-def test_it_never_ends_sooner_than_the_least(wake: WakeFile) -> None:
-    stop = Stop()
+def test_a_wait_is_no_shorter_than_the_least_passes_without_the_file_and_stops_when_told(wake: WakeFile) -> None:
+    least, without, told = Stop(), Stop(), Stop()
     os.utime(wake.path, (2, 2))
-    wake.wait(stop, 30.0, 60.0)
-    assert stop.waited[0] == pytest.approx(30.0, abs=1.0)
-
-
-def test_without_the_file_time_passes(tmp_path: Path) -> None:
-    stop = Stop()
-    WakeFile(tmp_path / "none").wait(stop, 0.0, 60.0)
-    assert len(stop.waited) == 4
-
-
-def test_told_to_stop_it_stops(wake: WakeFile) -> None:
-    stop = Stop()
-    stop.set()
-    wake.wait(stop, 0.0, 60.0)
-    assert len(stop.waited) == 1
+    wake.wait(least, 30.0, 60.0)
+    assert least.waited[0] == pytest.approx(30.0, abs=1.0)
+    wake.mark()
+    told.set()
+    wake.wait(told, 0.0, 60.0)
+    assert len(told.waited) == 1
+    WakeFile(wake.path.with_name("none")).wait(without, 0.0, 60.0)
+    assert len(without.waited) == 4
 
 
 DRAINED = frozenset({"MIXED", "DRAIN"})

@@ -265,25 +265,20 @@ def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene
 
 
 def test_a_job_that_the_profiling_partition_does_not_take_goes_home_unprofiled(stage: Scene) -> None:
-    stage.new = {"1"}
+    """A limit of its user does not cost a job its profiling run."""
+    stage.new = {"1", "2"}
     stage.slurm.submit("1", "vc", 1)
-    stage.slurm.limits = lambda job: "AccountNotAllowed" if job.partition == "prof" else ""
-    assert [e.job.id for e in stage.look("prof").pending] == ["1"]
+    stage.slurm.submit("2", "vc", 1, user="bob")
+    stage.slurm.limits = lambda job: LIMIT if job.user == "bob" else "AccountNotAllowed" * (job.partition == "prof")
+    assert [e.job.id for e in stage.look("prof").pending] == ["1", "2"]
     assert stage.start("1", "p1:0", room="prof") is None
+    assert stage.start("2", "p1:1", room="prof") is None
     stage.mend()
+    assert [(e.job.id, e.barred) for e in stage.look("prof").pending] == [("2", LIMIT)]
     assert [e.job.id for e in stage.look("vc").pending] == ["1"]
     assert not barred(stage)["1"]
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].partition == "vc"
-
-
-def test_a_limit_of_its_user_does_not_cost_a_job_its_profiling_run(stage: Scene) -> None:
-    stage.new = {"1"}
-    stage.slurm.submit("1", "vc", 1)
-    stage.slurm.limits = lambda job: LIMIT
-    assert stage.start("1", "p1:0", room="prof") is None
-    stage.mend()
-    assert [(e.job.id, e.barred) for e in stage.look("prof").pending] == [("1", LIMIT)]
 
 
 def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms_at_its_turn(stage: Scene) -> None:
