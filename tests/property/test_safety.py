@@ -14,6 +14,7 @@ from msgspec import structs
 
 from examples import Dice, tried
 from lucid.binder.binder import Binder
+from lucid.binder.contention import contention_speeds
 from lucid.config.load import settings_from
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile, Pending
@@ -26,7 +27,7 @@ from lucid.orchestrator.planner import make_policies
 from lucid.orchestrator.registry import BUILT_IN
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.truth import ContentionTruth, Interleaving, OraclePredictor
+from lucid.simulator.cluster.truth import Interleaving, OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.predictors import DryRunPredictor, GivenPredictor
 from lucid.simulator.traces.record import Trace, TraceJob
@@ -92,7 +93,7 @@ class Scene:
 
     def predictor(self) -> Predictor:
         if self.oracle:
-            return DryRunPredictor(self.trace, OraclePredictor(self.trace, ContentionTruth()))
+            return DryRunPredictor(self.trace, OraclePredictor(self.trace, contention_speeds))
         given = GivenPredictor("given", self.estimates_s, self.trace, HistoryPredictor(500.0))
         return DryRunPredictor(self.trace, given)
 

@@ -107,5 +107,13 @@ class Scene:
         self.cluster.observe()
         return self.cluster.heal()
 
+    def turns(self, seconds: float, every_s: float = 1.0) -> list[str]:
+        """Looks, mends and lets time pass; returns what was mended."""
+        until_s, told = self.slurm.now + seconds, list[str]()
+        while self.slurm.now < until_s:
+            told += self.mend()
+            self.slurm.advance(every_s)
+        return told
+
     def request(self, job_id: str) -> Request:
         return self.slurm.records[job_id].request

@@ -74,10 +74,10 @@ def test_decisions_are_read_again_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     write_decisions(path, log)
     for job in log.jobs:
-        assert load_decisions(path, job) == log.decisions_of(job)
-    last = load_decisions(path, 'quote"and-ä')[-1]
+        assert load_decisions(path, job)[0] == log.decisions_of(job)
+    last = load_decisions(path, 'quote"and-ä')[0][-1]
     assert (last.verb, last.placement, last.beside) == ("start", "n1:0,2-3", "j")
-    assert load_decisions(path, "j")[-1].verb == "part"
+    assert load_decisions(path, "j")[0][-1].verb == "part"
     assert all(json.loads(line)["job"] in log.jobs for line in path.read_text().splitlines())
 
 

@@ -477,11 +477,10 @@ def test_like_jobs_foretell_the_largest_memory_and_a_margin_the_looser_the_liken
     assert like.profile_of("", "train-1", 1, 20.0) is None
 
 
-def test_likeness_is_forgotten_in_time_and_can_be_narrow() -> None:
-    like = LikeProfiles(keep_s=100.0, similar=False)
+def test_likeness_is_forgotten_in_time() -> None:
+    like = LikeProfiles(keep_s=100.0)
     like.note("ada", "train-1", 1, of_size(3000.0), 0.0)
     assert like.profile_of("ada", "train-1", 1, 100.0) is not None
     assert like.profile_of("ada", "train-1", 1, 100.5) is None
-    assert like.profile_of("ada", "train-2", 1, 0.0) is None
     like.note("ada", "train-1", 1, of_size(1000.0), 200.0)
     assert like.profile_of("ada", "train-1", 1, 200.0) == of_size(1000.0), "what is too old counts for nothing"

@@ -40,7 +40,7 @@ def times(jct_s: np.ndarray, days: int, users: int = 3) -> JobTimes:
     n = len(jct_s)
     submit_s = np.sort(np.random.default_rng(0).uniform(0, days * DAY_S, n))
     gpus = np.where(np.arange(n) % 20 == 0, 16, 1)
-    return JobTimes(submit_s, jct_s, jct_s / 2, gpus, tuple(f"u{i % users}" for i in range(n)), ("vc",) * n)
+    return JobTimes(submit_s, jct_s, jct_s / 2, gpus, tuple(f"u{i % users}" for i in range(n)))
 
 
 @pytest.fixture(scope="module")
