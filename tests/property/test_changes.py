@@ -30,8 +30,8 @@ from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.crowded import some_crowded_vc
-from scenes.jobs import a_job
-from scenes.plans import part
+from scenes.jobs import a_job, nodes, runs
+from scenes.plans import guess, part, snap
 from scenes.slurm import WHY, Scene
 
 
@@ -116,6 +116,9 @@ def _is_profiling(place: tuple[NodeGpus, ...]) -> bool:
     return any(part.node == "p1" for part in place)
 
 
+NOW_S = 1000.0
+
+
 class AtOnce(backfill._Plan):
     """Keeps GPUs for each job that waits when its turn comes, and looks for the place of every job."""
 
@@ -130,6 +133,33 @@ class AtOnce(backfill._Plan):
             self._reserved += 1
 
 
+def some_queue(rng: random.Random) -> Snapshot:
+    """A few nodes, one of them down now and then, half taken; behind the first that waits a long line."""
+    size, limited = rng.choice([2, 4, 8]), rng.random() < 0.4
+    machines = [*nodes(rng.randint(1, 5), size, cpus=4 * size if limited else 0)]
+    running = []
+    for node in machines:
+        first = 0
+        while first < size and rng.random() < 0.8:
+            last = min(first + rng.choice([0, 1, size - 1]), size - 1)
+            limit_s = rng.choice([None, 1100.0, 1500.0, 1500.0, 3000.0, 9000.0])
+            job = {"time_limit_s": limit_s, "cpus": rng.choice([0, 0, 3]) if limited else 0}
+            running.append(runs(f"{node.name}-{first}", f"{node.name}:{first}-{last}", start_s=0.0, job=job))
+            first = last + 1
+    most = size * len(machines)
+    waiting = []
+    for number in range(rng.randint(1, 25)):
+        gpus = min(rng.choice([1, 1, 1, 2, 2, size, 2 * size]), most + 1)
+        limit_s = rng.choice([None, 50.0, 90.0, 100.0, 400.0, 500.0, 2000.0])
+        cpus = rng.choice([0, 2, 8]) if limited else 0
+        spread = rng.choice([1, 1, 1, 2])
+        job = a_job(f"w{number}", gpus, float(number), time_limit_s=limit_s, cpus=cpus, min_nodes=spread)
+        waiting.append(Pending(job, float(number)))
+    room = part(machines, waiting, running)
+    estimates = {e.job.id: guess(rng.choice([10.0, 400.0, 4000.0])) for e in (*waiting, *running)}
+    return snap(NOW_S, room, predictions=estimates)
+
+
 def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
     (made,) = BackfillPolicy(rules).plan(snapshot).partitions.values()
     return made
@@ -139,7 +169,7 @@ def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
 def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.Random) -> None:
     """Every decision with its reasons, and the starts alone as the shadow asks for them; also where nodes close, are
     asleep, or jobs give way."""
-    snapshot, rules = some_crowded_vc(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
+    snapshot, rules = rng.choice([some_queue, some_crowded_vc])(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
     quick = decided(snapshot, rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backfill, "_Plan", AtOnce)

@@ -148,6 +148,16 @@ def test_a_job_past_a_made_up_limit_is_given_twice_as_long() -> None:
     assert late.wake_s == 1200.0
 
 
+def test_more_ends_than_steps_are_rounded_up() -> None:
+    """200 GPUs that come free one after the other: a job is never let in on the promise of an earlier end."""
+    running = [runs(f"r{i}", f"n{i + 1}:0", job={"time_limit_s": 1000.0 + i}) for i in range(200)]
+    waiting = [waits("head", 201, 1.0, time_limit_s=10.0), waits("late", 1, 2.0, time_limit_s=1199.0)]
+    room = part(nodes(201, 1), waiting, running)
+    assert starts(decide("backfill", snap(0.0, room))) == {"late": "n201"}
+    longer = [waiting[0], waits("late", 1, 2.0, time_limit_s=1200.0)]
+    assert starts(decide("backfill", snap(0.0, replace(room, pending=tuple(longer))))) == {}
+
+
 def test_it_is_told_estimates_unless_the_oracle_is_asked_for() -> None:
     trace = a_trace(by("a"), by("b"))
     assert ESTIMATES["backfill"] is Estimates.LIMITS

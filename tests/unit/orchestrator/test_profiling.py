@@ -205,20 +205,22 @@ def test_L5_a_forecast_shortens_t_prof_before_the_queue_is_long() -> None:
     assert not t_prof_ends(720.0)
 
 
-def test_L5_n_prof_falls_with_the_forecast_and_says_who_made_it() -> None:
+def test_L5_n_prof_falls_with_the_forecast_and_who_is_above_it_goes_home_while_there_is_room() -> None:
     home = part(nodes(1, 8), name="vc")
-    waiting = [waits("big", 4, vc="vc"), waits("small", vc="vc")]
-    room = part(nodes(1, 8, "p"), waiting, name=PROFILING, profiling=True)
-    coming = ArrivalForecast("throughput v3", {"vc": 2000.0}, 576.0)
+    waiting = [waits("small", vc="vc"), *(waits(f"big{i}", 4, vc="vc") for i in range(3))]
+    room = part(nodes(2, 8, "p"), waiting, name=PROFILING, profiling=True)
     chosen = policy("lucid", profiling={**BURST, "n_prof": 4, "home_if_room": False})
-    calm, burst = (
-        chosen.plan(replace(snap(0.0, room, home), arrivals=arrivals)).partitions[PROFILING].decisions
-        for arrivals in (ArrivalForecast(), coming)
-    )
-    assert {type(made) for made in (calm["big"], calm["small"], burst["small"])} == {Start}, "profiled"
-    assert isinstance(burst["big"], EndProfiling), "N_prof is 2 now, and its VC has room"
-    pressure = reason(burst["big"], ProfilerPressure)
-    assert (pressure.gpus_per_hour, pressure.by) == (576.0, "throughput v3")
+    calm, coming = ArrivalForecast(), ArrivalForecast("throughput v3", {"vc": 2000.0}, 1500.0)
+    for arrivals, there, sent in (
+        (calm, home, []),
+        (coming, home, ["big0", "big1"]),  # N_prof is 2 now
+        (coming, replace(home, pending=(waits("first"),)), []),
+    ):
+        made = chosen.plan(replace(snap(0.0, room, there), arrivals=arrivals)).partitions[PROFILING].decisions
+        assert [job for job, decision in made.items() if isinstance(decision, EndProfiling)] == sent
+        for job in sent:
+            pressure = reason(made[job], ProfilerPressure)
+            assert (pressure.gpus_per_hour, pressure.by) == (1500.0, "throughput v3")
 
 
 # -- nobody waits longer because of others in the profiling partition -------------------------------------------

@@ -63,7 +63,7 @@ def test_those_go_that_lose_least_whole_jobs_at_a_time() -> None:
     assert claimed(partition, owner(gpus=9)) is None
 
 
-@tried(80)
+@tried(80, 80)
 def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
     """Against all sets of jobs: first those that are not cancelled, then those that save their work."""
     gpus, running = 8, []
@@ -77,7 +77,7 @@ def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
             yields = Yields(from_s=rng.choice([0.0, 0.0, NOW + 9]), ends=ends, saves=saves, going=going)
             age_s = float(rng.randint(1, 9))
             running.append(scavenger(f"s{len(running)}", where, age_s, rng.choice([yields, yields, None])))
-    need = rng.randint(len(free) + 1, gpus) if len(free) < gpus else 1
+    need = min(len(free) + rng.choice([1, 1, 2, 3, 8]), gpus)
     partition = full(*running, gpus=gpus)
 
     def lost(gone: tuple[Running, ...]) -> tuple[float, float, int] | None:
