@@ -31,9 +31,9 @@ from lucid.slurm.records.configuration import (
     config_from_text,
     gpu_limits_from,
     group_limits_from,
-    partition_settings_from,
     partitions_from,
 )
+from lucid.slurm.records.fields import partition_settings_from
 from lucid.slurm.records.from_json import nodes_from
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
@@ -355,14 +355,11 @@ class Asked(FakeSlurm):
     def rights(self, user: str = "") -> tuple[str, str]:
         raise ClusterUnavailable("slurmdbd is down")
 
-    def gpu_limits(self) -> Limits:
-        return Limits(("QOS a (gres/gpu=1)",))
+    def gpu_limits(self) -> tuple[Limits, None]:
+        return Limits(("QOS a (gres/gpu=1)",)), None
 
     def partition_settings(self) -> dict[str, dict[str, str]]:
         return {}
-
-    def group_limits(self) -> None:
-        return None
 
 
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:

@@ -14,8 +14,9 @@ from builders import a_trace, by
 from lucid.cli.main import lucidctl
 from lucid.core.job import Job
 from lucid.errors import ConfigError
+from lucid.profiler.shape import percentile
 from lucid.simulator.layout import offered_load, sized_to_load
-from lucid.simulator.traces.describe import describe, quantile
+from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.window import days_of, pooled
@@ -189,8 +190,7 @@ def test_without_dates_there_is_no_rhythm() -> None:
     assert arrivals["by_weekday"] is None
 
 
-def test_quantile() -> None:
-    assert quantile([1.0, 2.0, 4.0], 0.5) == 2.0
-    assert quantile([1.0, 2.0, 4.0], 0.75) == 3.0
-    assert quantile([1.0], 0.99) == 1.0
-    assert quantile([], 0.5) == 0.0
+def test_percentile() -> None:
+    assert percentile([1.0, 4.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
+    assert percentile([1.0], 0.99) == 1.0
