@@ -11,29 +11,23 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from test_resizes import WHY, Stage
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
-from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
-from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
+from fake_slurm import FakeSampler, fake_node, unsealed
 from lucid.core.decision import Action, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, TimeShares
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
-from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED
-from lucid.places import Mode
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.truth import Interleaving
 from lucid.simulator.traces.record import TraceJob
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
-from lucid.store.lease import IN_MEMORY
-from lucid.store.sqlite import SqliteStore
-from scenes.jobs import HOME
 
-WHY = (FairOrder(0.0),)
 TAG = "lucid:vc=vc;turns=1"
 TIMES = {"storage": 0.9, "cpu": 0.1, "gpu": 0.2, "network": 0.0, "iteration": 1.1}
 
@@ -83,29 +77,18 @@ def test_what_an_iteration_takes_in_turns_is_read_or_ignored(value: Any, found: 
     assert said.progress.epochs == 3
 
 
-class Stage:
-    def __init__(self, folder: Path, interleaves: bool = True, mps: bool = True) -> None:
-        self.folder, self.interleaves, self.mps = folder, interleaves, mps
-        self.home = folder / HOME
-        self.home.mkdir(exist_ok=True)
-        self.profiles = dict.fromkeys("abcdef", LIGHT)
-        self.slurm = FakeSlurm([fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")])
-        self.store = SqliteStore(IN_MEMORY)
-        lease = self.store.take_lease("test", 0.0, 1e9)
-        self.token = lease.token
-        self.restart()
+class Turns(Stage):
+    """Jobs that take turns, on nodes of four slots a GPU."""
 
-    def restart(self) -> None:
-        self.cluster = SlurmCluster(
-            self.slurm, self.store, FakeSampler(self.slurm, self.profiles, after_s=10.0), self.slurm,
-            SlurmSettings(),
-            DaemonSettings(
-                partitions={"vc": Mode.PACK}, elastic=ElasticSettings(reports_dir=str(self.folder)), mps=self.mps
-            ),
-            lambda: {"vc": Mode.PACK}, lambda job: False, self.token, interleaves=lambda _: self.interleaves,
-        )  # fmt: skip
+    def __init__(self, folder: Path, mps: bool = True) -> None:
+        self.interleaves, self.profiles = True, dict.fromkeys("abcdef", LIGHT)
+        super().__init__(folder, [fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")], mps)
 
-    def submit(self, *names: str, mark: str = TAG, **rest: Any) -> None:
+    def restart(self, **_: Any) -> SlurmCluster:
+        source = FakeSampler(self.slurm, self.profiles, after_s=10.0)
+        return super().restart(resizes=False, source=source, interleaves=lambda _: self.interleaves)
+
+    def waits(self, *names: str, mark: str = TAG, **rest: Any) -> None:
         for name in names:
             self.slurm.submit(name, "vc", 1, mark=mark, uid=os.getuid(), **rest)
 
@@ -118,28 +101,28 @@ class Stage:
             [Action(name, "vc", Start(at(where), WHY, group=tuple(group or names), slots=True)) for name in names]
         )
 
-    def running(self) -> dict[str, Running]:
+    def members(self) -> dict[str, Running]:
         return {entry.job.id: entry for entry in self.look().running}
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> Turns:
+    return Turns(tmp_path)
 
 
-def report(stage: Stage, number: str, **times: float) -> None:
+def report(stage: Turns, number: str, **times: float) -> None:
     (stage.home / f"{number}.json").write_text(json.dumps({"epochs": 1, "stages": {**TIMES, **times}}))
 
 
-def of(stage: Stage, job_id: str) -> StageTimes | None:
+def of(stage: Turns, job_id: str) -> StageTimes | None:
     part = stage.look()
     return next(e.stages for e in (*part.pending, *part.running) if e.job.id == job_id)
 
 
-def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
-    stage.submit("a")
-    stage.submit("b", mark="lucid:vc=vc", comment="lucid:turns")
-    stage.submit("c", mark=TAG + ";share=0;why=asked")
+def test_only_who_opted_in_takes_turns(stage: Turns) -> None:
+    stage.waits("a")
+    stage.waits("b", mark="lucid:vc=vc", comment="lucid:turns")
+    stage.waits("c", mark=TAG + ";share=0;why=asked")
     assert {e.job.id: e.job.takes_turns for e in stage.look().pending} == {"a": True, "b": False, "c": False}
     assert (
         "asks for its GPUs alone" in stage.cluster.status()["turns"]["c"]
@@ -148,9 +131,9 @@ def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
     assert {node.slots for node in stage.look().nodes} == {4}
 
 
-def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_knows(stage: Stage) -> None:
+def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_knows(stage: Turns) -> None:
     for number in ("1", "2", "3"):
-        stage.submit(number, name="train" if number != "3" else "other")
+        stage.waits(number, name="train" if number != "3" else "other")
     assert of(stage, "1") is None
     report(stage, "1")
     first = of(stage, "1")
@@ -173,12 +156,12 @@ def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_
 SHARES = TimeShares(0.1, 0.3, 0.6, "io.pressure")
 
 
-def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
+def test_what_nodes_measured_counts_where_nobody_reported(stage: Turns) -> None:
     """Of the job itself, or of an earlier one of its kind; a report of either counts for more."""
     stage.profiles = {"1": replace(LIGHT, shares=SHARES), "3": LIGHT}
     stage.restart()
     for number in ("1", "2", "3"):
-        stage.submit(number, name="train" if number != "3" else "other")
+        stage.waits(number, name="train" if number != "3" else "other")
     assert of(stage, "1") is None
     said = stage.cluster.status()["turns"]["1"]
     assert "once it has reported its stage times, or share its GPUs with one job, once its node has measured" in said
@@ -203,11 +186,11 @@ def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
     ("shares", "storage"), [(TimeShares(None, 0.3, 0.6), 0.0), (TimeShares(0.0, 0.01, 0.02), None)]
 )
 def test_shares_that_lack_the_storage_count_and_those_of_nothing_do_not(
-    stage: Stage, shares: TimeShares, storage: float | None
+    stage: Turns, shares: TimeShares, storage: float | None
 ) -> None:
     stage.profiles = {"a": replace(LIGHT, shares=shares)}
     stage.restart()
-    stage.submit("a")
+    stage.waits("a")
     stage.start("a")
     stage.slurm.advance(20.0)
     found = of(stage, "a")
@@ -225,9 +208,9 @@ class Readings:
         return self.now
 
 
-def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> None:
+def test_a_new_profile_without_shares_does_not_take_them_away(stage: Turns) -> None:
     """A sampler that was restarted has to see for itself again, and no plan changes for that."""
-    stage.submit("1")
+    stage.waits("1")
     stage.start("1")
     stage.slurm.advance(20.0)
     (record,) = stage.slurm.jobs()
@@ -241,42 +224,42 @@ def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> N
         assert profile.shares == (shares or SHARES)
 
 
-def test_members_show_what_they_report_of_their_turns(stage: Stage) -> None:
-    stage.submit("1", "2")
+def test_members_show_what_they_report_of_their_turns(stage: Turns) -> None:
+    stage.waits("1", "2")
     stage.start(["1", "2"])
     stage.slurm.advance(5.0)
     report(stage, "1")
-    assert stage.running()["1"].in_turns is None
+    assert stage.members()["1"].in_turns is None
     text = {"epochs": 1, "stages": TIMES, "in_turns": [1.5, 2]}
     (stage.home / "1.json").write_text(json.dumps(text))
-    first = stage.running()["1"].in_turns
+    first = stage.members()["1"].in_turns
     assert first == (1.5, 2)
     (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
-    assert stage.running()["1"].in_turns == first, "about the same"
+    assert stage.members()["1"].in_turns == first, "about the same"
     (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
-    assert stage.running()["1"].in_turns == (1.6, 3)
+    assert stage.members()["1"].in_turns == (1.6, 3)
     report(stage, "1")
-    assert stage.running()["1"].in_turns is None
-    assert stage.running()["2"].in_turns is None
+    assert stage.members()["1"].in_turns is None
+    assert stage.members()["2"].in_turns is None
 
 
 def test_three_jobs_on_the_same_gpus_are_a_group_under_every_policy(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.submit(*"abc")
+    stage = Turns(tmp_path)
+    stage.waits(*"abc")
     assert [done.refused for done in stage.start("abc")] == [None] * 3
     stage.slurm.advance(5.0)
-    assert {name: set(e.group) for name, e in stage.running().items()} == {name: {"a", "b", "c"} for name in "abc"}
-    assert {e.alone for e in stage.running().values()} == {False}
+    assert {name: set(e.group) for name, e in stage.members().items()} == {name: {"a", "b", "c"} for name in "abc"}
+    assert {e.alone for e in stage.members().values()} == {False}
     stage.interleaves = False
     stage.restart()
-    assert {e.job.whole_because for e in stage.running().values()} == {""}
-    assert {e.alone for e in stage.running().values()} == {True}, "nobody joins them by another policy's rule"
-    assert {e.partner for e in stage.running().values()} == {None}
+    assert {e.job.whole_because for e in stage.members().values()} == {""}
+    assert {e.alone for e in stage.members().values()} == {True}, "nobody joins them by another policy's rule"
+    assert {e.partner for e in stage.members().values()} == {None}
 
 
-def test_what_cannot_be_a_group_is_refused(stage: Stage) -> None:
-    stage.submit(*"ab")
-    stage.submit("r", mark="lucid:vc=vc")
+def test_what_cannot_be_a_group_is_refused(stage: Turns) -> None:
+    stage.waits(*"ab")
+    stage.waits("r", mark="lucid:vc=vc")
     (ghost,) = stage.start("a", group=("a", "ghost"))
     assert "ghost" in str(ghost.refused)
     (rigid,) = stage.start("a", group=("a", "r"))
@@ -292,8 +275,8 @@ def test_what_cannot_be_a_group_is_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize("mps", [True, False])
 def test_the_prolog_is_told_who_takes_turns(tmp_path: Path, mps: bool) -> None:
-    stage = Stage(tmp_path, mps=mps)
-    stage.submit("a")
+    stage = Turns(tmp_path, mps)
+    stage.waits("a")
     stage.start("a", "n2:1")
     extra = stage.slurm.records["a"].extra
     assert "lucid-turns=1" in extra

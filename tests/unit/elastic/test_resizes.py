@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from lucid.slurm.act.changes import back_to
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.elastic.opt_in import elastic_request, sized
 from lucid.slurm.elastic.reports import Reports, said_in
+from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
@@ -47,24 +48,25 @@ class Killed(BaseException):
 class Stage:
     """Two nodes of four GPUs; jobs that say so are elastic."""
 
-    def __init__(self, folder: Path, **elastic: Any) -> None:
+    def __init__(self, folder: Path, machines: Sequence[SlurmNode] = (), mps: bool = True, **elastic: Any) -> None:
         self.folder = folder
         self.home = folder / HOME
         self.home.mkdir(exist_ok=True)
-        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc")], completing_s=1.0)
+        usual = [fake_node("n1", "vc"), fake_node("n2", "vc")]
+        self.slurm = FakeSlurm([*machines] or usual, completing_s=1.0)
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
         self.token = lease.token
         self.mode = Mode.PACK
         asked = ElasticSettings(reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic})
-        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked)
+        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked, mps=mps)
         self.cluster = self.restart()
 
-    def restart(self, resizes: bool = True, source: FakeSampler | None = None) -> SlurmCluster:
+    def restart(self, resizes: bool = True, source: FakeSampler | None = None, **ports: Any) -> SlurmCluster:
         self.cluster = SlurmCluster(
             self.slurm, self.store, source or FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
             self.daemon, lambda: dict.fromkeys(self.daemon.partitions, self.mode), lambda job: False, self.token,
-            resizes=lambda _: resizes,
+            resizes=lambda _: resizes, **ports,
         )  # fmt: skip
         return self.cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_node_sampler import Given, Readings, ticks
+from test_node_sampler import Readings, a_sampler, ticks
 
 from examples import examples
 from fake_slurm import fake_node
@@ -104,11 +104,6 @@ def test_a_stretch_goes_on_over_a_restart() -> None:
     assert use.measured_s == 800.0, "what was counted before is not counted again"
 
 
-def a_sampler(folder: Path, source: Readings) -> Sampler:
-    (folder / "profiles").mkdir(exist_ok=True)
-    return Sampler(source, folder / "spool", folder / "profiles", "n1", owners=Given())
-
-
 def read(folder: Path, job: str) -> GpuUse:
     return read_profile_files(folder / "profiles").summaries[job][0].use[0]
 
@@ -152,8 +147,7 @@ def energy(sampler: Sampler, job: str) -> list[float | None]:
 
 def test_energy_goes_to_those_who_used_the_gpu(tmp_path: Path) -> None:
     source, a, b = Readings(), JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))
-    (tmp_path / "profiles").mkdir()
-    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+    sampler = a_sampler(tmp_path, source)
     source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, energy_j=1000.0)}
     ticks(sampler, [a], 0, 1)
     assert energy(sampler, "a") == [None], "what the card took before is not the job's"
@@ -171,7 +165,7 @@ def test_energy_goes_to_those_who_used_the_gpu(tmp_path: Path) -> None:
     ticks(sampler, [a], 4, 1)
     assert energy(sampler, "a") == [250.0], "the driver counts anew"
     sampler.close()
-    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+    sampler = a_sampler(tmp_path, source)
     ticks(sampler, [a], 5, 1)
     assert energy(sampler, "a") == [250.0], "the next sampler goes on from there"
 

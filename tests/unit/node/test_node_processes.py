@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +310,12 @@ class Machine:
         fields[0], fields[11], fields[39] = state, f"{cpu_s * TICKS:.0f}", f"{delay_s * TICKS:.0f}"
         self.write(self.proc / f"{pid}/stat", f"{pid} ({name}) {' '.join(fields)}\n")
 
+    def second(self, cpu_s: float = 1.0) -> HostUse | None:
+        """What the first second tells, in which the job had so much CPU time."""
+        self.use(0.0)
+        self.counters(cpu_s)
+        return self.use(1.0)
+
     def use(self, now_s: float, pids: tuple[int, ...] = (500,)) -> HostUse | None:
         return self.host.use("a", "7", pids, now_s)
 
@@ -390,22 +396,6 @@ def test_version_one_without_accounts_counts_the_time_of_processes_that_are_stil
     assert found.busy_cores == 0.25
 
 
-def test_a_group_without_pressure_or_processes_tells_no_storage(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, 2, pressure=False)
-    machine.processes()
-    machine.use(0.0)
-    machine.counters(1.0)
-    assert machine.use(1.0) == HostUse(1.0, 4)
-
-
-def test_pressure_that_is_switched_off_is_not_taken_for_no_waits(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, 2)
-    (machine.job / "io.pressure").write_text("")
-    machine.use(0.0)
-    found = machine.use(1.0)
-    assert found.storage_by == "states of processes"
-
-
 def test_counters_that_go_backwards_tell_nothing_once(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     machine.counters(100.0, 50.0)
@@ -416,6 +406,54 @@ def test_counters_that_go_backwards_tell_nothing_once(tmp_path: Path) -> None:
     assert machine.use(2.0) == HostUse(0.5, 4), "and storage is not known"
     machine.counters(2.0, 10.5)
     assert machine.use(3.0) == HostUse(0.5, 4, 0.5, "io.pressure")
+
+
+def without_processes(machine: Machine) -> None:
+    (machine.job / "io.pressure").unlink()
+    machine.pressure = False
+    machine.processes()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda machine: None, HostUse(1.0, 4, 0.0, "io.pressure")),
+        (without_processes, HostUse(1.0, 4)),
+        # pressure that is switched off is not taken for no waits
+        (lambda machine: (machine.job / "io.pressure").write_text(""), HostUse(1.0, 4, 0.0, "states of processes")),
+    ],
+    ids=["whole", "nothing of storage", "switched off"],
+)
+def test_what_a_group_has_tells_of_storage(tmp_path: Path, change: Callable[[Machine], Any], found: HostUse) -> None:
+    machine = Machine(tmp_path, 2)
+    change(machine)
+    assert machine.second() == found
+
+
+ODD: list[tuple[float, float, str | None]] = [
+    (0.0, 0.0, None), (5.0, 1.0, None), (0.0, 3600.0, None),
+    *((0.0, 1.0, text) for text in ("", "usage_usec -5\n", "usage_usec 1e9\n", "nr_periods 7\n", "usage_usec \xff")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first_s", "then_s", "text"), ODD)
+def test_an_odd_clock_or_counter_tells_nothing_once(
+    tmp_path: Path, first_s: float, then_s: float, text: str | None
+) -> None:
+    """The clock stands still, goes back or leaps; the counter is rubbish."""
+    machine = Machine(tmp_path, 2)
+    machine.use(first_s)
+    machine.counters(1.0)
+    if text is not None:
+        (machine.job / "cpu.stat").write_text(text)
+    assert machine.use(then_s) is None
+    machine.counters(2.0)
+    assert (machine.use(then_s + 1.0) is None) is (text is not None)
+    machine.counters(3.0)
+    assert machine.use(then_s + 2.0) is not None
+    machine.host.forget_all_but(["b"])
+    machine.counters(4.0)
+    assert machine.use(then_s + 3.0) is None, "a job that has ended is forgotten"
 
 
 def test_a_group_that_vanishes_is_found_again(tmp_path: Path) -> None:
@@ -432,16 +470,6 @@ def test_a_group_that_vanishes_is_found_again(tmp_path: Path) -> None:
     assert found.busy_cores == 0.5
 
 
-@pytest.mark.parametrize("times", [(0.0, 0.0), (5.0, 1.0), (0.0, 3600.0)])
-def test_a_clock_that_stands_still_goes_back_or_leaps_tells_nothing(
-    tmp_path: Path, times: tuple[float, float]
-) -> None:
-    machine = Machine(tmp_path, 2)
-    machine.use(times[0])
-    machine.counters(1.0)
-    assert machine.use(times[1]) is None
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -454,9 +482,7 @@ def test_a_process_that_is_in_no_group_of_this_job(tmp_path: Path, lines: str) -
     """A process id is another job's by now, there are no control groups, or the path leads out of them."""
     machine = Machine(tmp_path, 2)
     machine.write(machine.proc / "500/cgroup", lines)
-    machine.use(0.0)
-    machine.counters(1.0)
-    assert machine.use(1.0) is None
+    assert machine.second() is None
     assert machine.use(2.0, pids=()) is None
     assert machine.use(3.0, pids=(-1, 10**9)) is None
 
@@ -466,21 +492,7 @@ def test_a_group_that_is_named_by_sluid(tmp_path: Path) -> None:
     machine.job.rename(machine.job.parent / "s5H9M8071CEN00")
     machine.job = machine.job.parent / "s5H9M8071CEN00"
     machine.write(machine.proc / "500/cgroup", "0::/system.slice/slurmstepd.scope/s5H9M8071CEN00/step_batch/user\n")
-    machine.use(0.0)
-    machine.counters(1.0)
-    assert machine.use(1.0) == HostUse(1.0, 4, 0.0, "io.pressure")
-
-
-@pytest.mark.parametrize("text", ["", "usage_usec -5\n", "usage_usec 1e9\n", "nr_periods 7\n", "usage_usec \xff\n"])
-def test_rubbish_in_counters_is_unknown(tmp_path: Path, text: str) -> None:
-    machine = Machine(tmp_path, 2)
-    machine.use(0.0)
-    (machine.job / "cpu.stat").write_text(text)
-    assert machine.use(1.0) is None
-    machine.counters(1.0)
-    assert machine.use(2.0) is None
-    machine.counters(2.0)
-    assert machine.use(3.0) is not None
+    assert machine.second() == HostUse(1.0, 4, 0.0, "io.pressure")
 
 
 @pytest.mark.parametrize(
@@ -490,9 +502,7 @@ def test_cores_by_cpuset_else_by_affinity(tmp_path: Path, text: str, cores: int)
     machine = Machine(tmp_path, 2)
     (machine.job / "cpuset.cpus.effective").write_text(text)
     machine.write(machine.proc / "500/status", "Name:\ta\nCpus_allowed_list:\t0-1\n")
-    machine.use(0.0)
-    machine.counters(1.0)
-    found = machine.use(1.0)
+    found = machine.second()
     assert found is not None
     assert found.cores == (cores or 2)
 
@@ -505,18 +515,8 @@ def test_rubbish_among_the_processes_and_a_crowd_of_them(tmp_path: Path) -> None
     (machine.job / "step_0/1/cgroup.procs").parent.mkdir()
     os.mkfifo(machine.job / "step_0/1/cgroup.procs")
     machine.write(machine.proc / "1000/stat", "1000 (x) D rubbish")
-    machine.use(0.0)
-    machine.counters(0.5)
-    found = machine.use(1.0)
+    found = machine.second(0.5)
     assert (found.busy_cores, found.storage) == (0.5, 0.0)
-
-
-def test_jobs_that_have_ended_are_forgotten(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, 2)
-    machine.use(0.0)
-    machine.host.forget_all_but(["b"])
-    machine.counters(1.0)
-    assert machine.use(1.0) is None
 
 
 def test_the_machine_that_this_runs_on() -> None:

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples import examples
 from lucid.core.gpu import GpuCard, GpuLost, GpuProcess, GpuReading
+from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
 from lucid.node.processes import JobSpec, Owners, read_job_specs, write_job_spec
 from lucid.node.reports import read_profile_files
@@ -65,10 +67,14 @@ def source() -> Readings:
     return Readings()
 
 
+def a_sampler(folder: Path, source: GpuMetrics, owners: Owners | None = None, **more: Any) -> Sampler:
+    (folder / "profiles").mkdir(exist_ok=True)
+    return Sampler(source, folder / "spool", folder / "profiles", "n1", owners=owners or Given(), **more)
+
+
 @pytest.fixture
 def sampler(source: Readings, tmp_path: Path) -> Sampler:
-    (tmp_path / "profiles").mkdir()
-    return Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+    return a_sampler(tmp_path, source)
 
 
 def ticks(sampler: Sampler, jobs: list[JobSpec], start: int, count: int) -> None:
@@ -163,9 +169,8 @@ def test_a_pair_that_is_not_under_mps_says_why(source: Readings, tmp_path: Path)
     slicing = tmp_path / "mps/slicing"
     slicing.mkdir(parents=True)
     (slicing / "75").write_text("GPU-0\ncross-user: the daemon of these GPUs is user 7's\n")
-    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given(), mps=tmp_path / "mps")
+    sampler = a_sampler(tmp_path, source, mps=tmp_path / "mps")
     source.now = {uuid: GpuReading(uuid, 50, 20, 2000) for uuid in ("GPU-0", "GPU-1")}
-    (tmp_path / "profiles").mkdir()
     ticks(sampler, [JobSpec("70_3", ("GPU-0",), slurm_id="75"), JobSpec("76", ("GPU-1",))], 0, 3)
     (note,) = sampler.summary("70_3").notes
     assert note == "shares by time-slicing: cross-user: the daemon of these GPUs is user 7's"
@@ -188,11 +193,10 @@ def test_a_summary_comes_every_ten_seconds_and_at_the_end(sampler: Sampler, sour
 
 
 def test_a_new_sampler_takes_up_where_a_killed_one_left(source: Readings, tmp_path: Path) -> None:
-    (tmp_path / "profiles").mkdir()
     source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
     job = JobSpec("a", ("GPU-0",))
     for start in (0, 30):
-        fresh = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+        fresh = a_sampler(tmp_path, source)
         ticks(fresh, [job], start, 30)  # and is never closed
     found = fresh.summary("a")
     assert (found.samples, found.start_s) == (60, 0)
@@ -340,8 +344,7 @@ class Mps(Given):
 
 def test_under_mps_a_jobs_own_share_of_time_is_unknown_not_nothing(source: Readings, tmp_path: Path) -> None:
     """As one H100 told of a pair under MPS: all work is charged to the server, memory to the jobs."""
-    (tmp_path / "profiles").mkdir()
-    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Mps())
+    sampler = a_sampler(tmp_path, source, Mps())
     for owner, begin in (("b", 0), ("a", 100)):
         alone = (GpuProcess(900, 66, 90, 30), GpuProcess(101 if owner == "a" else 201, 1682))
         source.now = {"GPU-0": GpuReading("GPU-0", 90, 30, 2300, sm_active=50, processes=alone)}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_node_sampler import Given, Readings, ticks
+from test_node_sampler import Readings, a_sampler, ticks
 
 from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.job import JobProfile, TimeShares
@@ -26,7 +26,6 @@ from lucid.node.reports import (
     summary_to_dict,
     write_summary,
 )
-from lucid.node.sampler import Sampler
 from lucid.profiler.pair_watch import seen_speed, watched
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
 from lucid.profiler.shape import (
@@ -454,9 +453,8 @@ class Told(Host):
 
 
 def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path: Path) -> None:
-    (tmp_path / "profiles").mkdir()
     source, host = Readings(), Told()
-    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given(), host=host)
+    sampler = a_sampler(tmp_path, source, host=host)
     processes = (GpuProcess(101, 3000, 60, 30), GpuProcess(102, 3000, 0, 0))
     source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=processes)}
     ticks(sampler, [JobSpec("a", ("GPU-0",), slurm_id="75", pids=(7,))], 0, 40)
