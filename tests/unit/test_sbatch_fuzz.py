@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sbatch_fuzz.compare import ALLOWED, LEFT_OUT, compared, differences, named, unnamed
-from sbatch_fuzz.lines import Case, cases, parse
+from sbatch_fuzz.lines import Case
 from sbatch_fuzz.watch import Got, Run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/differences.md"
-
-
-def test_the_same_seed_draws_the_same_lines_and_a_line_reads_back() -> None:
-    drawn = cases(300, 7)
-    assert drawn[:50] == cases(50, 7) != cases(50, 8)
-    assert {case.command for case in drawn} == {"sbatch", "srun", "salloc"}
-    assert {case.first for case in drawn} == {"nothing", "ends", "fails", "meets", "busy"}
-    for case in drawn:
-        again = parse(str(case))
-        assert (again.words, replace(again, options=case.options)) == (case.words, case)
 
 
 def test_every_allowance_and_every_variable_that_is_left_out_stands_on_the_page() -> None:
