@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
 
-from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.duration.evaluate import evaluate_duration, walk_forward
 from lucid.models.duration.features import from_log, to_log
@@ -121,31 +118,6 @@ def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
         estimate = DurationModel.untrained().predict(someone_new(gpus), history)
         assert estimate.point_s[0] == pytest.approx(seconds)
         assert estimate.source[0] == "demand mean"
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
-def test_terms_and_intercept_sum_to_the_score(
-    model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float
-) -> None:
-    one = jobs.select([row])
-    job = JobTable.from_columns(
-        user=one.user, name=one.name, cpus=one.cpus, gpus=one.gpus, limit_s=[limit], submit_s=one.submit_s
-    )
-    told = model.explain_facts(job, history.facts(job))
-    assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
-    assert told.estimate_s == model.predict(job, history).point_s[0]
-    assert float(to_log(told.estimate_s)) == pytest.approx(told.score, abs=1e-6)
-    product = math.exp(told.intercept) * math.prod(factor for _, _, factor in told.factor)
-    assert product == pytest.approx(told.estimate_s + 10.0, rel=1e-6)
-
-
-def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:
-    back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
-    ours, theirs = model.predict(jobs, history), back.predict(jobs, history)
-    for name in ("point_s", "low_s", "high_s"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
-    assert back.to_json() == model.to_json()
 
 
 @pytest.mark.parametrize(

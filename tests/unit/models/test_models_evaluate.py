@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lucid.cli.learn.evaluate import evaluate
-from lucid.errors import LucidError, TraceError
+from lucid.errors import LucidError
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.page import additive_page, tree_page
@@ -85,23 +85,6 @@ def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     assert "no bin starts at or after" in str(refused("throughput", path, "--test-from", "2030-01-01"))
     # a date with a zone is no reason to fall over bins without one
     assert "no bin starts" in str(refused("throughput", path, "--test-from", "2030-01-01T00:00:00+02:00"))
-
-
-@pytest.mark.parametrize(
-    ("content", "row", "words"),
-    [
-        ("job_id,submit_time,duration\n1,0,x\n", "1", "line 2, column 'duration': 'x' is not a number"),
-        ("what,is,this\n", "1", "line 1: not the first line of a log of jobs"),
-        ("job_id,submit_time,duration\n1,0,5\n2,1,5\n", "2", "test from 2; give a row from 1 to 1"),
-    ],
-)
-def test_duration_says_what_is_wrong_with_a_log(tmp_path: Path, content: str, row: str, words: str) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(content, encoding="utf-8")
-    error = refused("duration", path, "--test-from", row)
-    assert isinstance(error, TraceError)
-    assert words in str(error)
-    assert "log.csv" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
-from lucid.cli.console import answer
 from lucid.cli.main import lucidctl
-from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
 from lucid.core.placement import NodeGpus
@@ -28,14 +26,11 @@ from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import (
     gains,
     gains_headline,
-    gains_of_runs,
     gains_to_dict,
     loss_text,
-    run_metrics,
     times_baseline,
 )
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace
@@ -108,21 +103,6 @@ def test_the_decisions_say_what_it_waited_for() -> None:
         ("nodes are reserved for job big", 700.0),
         ("behind jobs with less work (estimate x GPUs)", 300.0),
     )
-
-
-def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [run_of("lucid", [720.0, 0.0, 0.0]), PLAIN]
-    told = gains_of_runs(runs, {})
-    path = tmp_path / "report.html"
-    write_report(path, "t", runs, {run.policy: run_metrics(run) for run in runs}, (), told)
-    page = path.read_text(encoding="utf-8")
-    assert "Who gains, who loses: lucid against backfill" in page
-    assert HOSTILE not in page
-    assert "&lt;script&gt;alert(1)" in page
-    answer(None, False, gains_words(told[0]))
-    text = capsys.readouterr().out
-    assert "1.100" in text
-    assert "job j0 ends" in text
 
 
 PLAIN_TRACE = a_trace(*(by(f"j{i}", 1 + i % 2, 100.0 + i, 10.0 * i) for i in range(12)))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from builders import a_trace, by
-from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
 from lucid.core.job import Ended, JobProfile
-from lucid.errors import ConfigError, TraceError
+from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
 from lucid.simulator.cluster.state import JobOutcome, Semantics
@@ -24,7 +21,6 @@ from lucid.simulator.predictors import PackingModels
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
-from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import synthesise
 
 ONE = a_trace(by("j", 1, 100.0))
@@ -144,50 +140,6 @@ def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
     assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
     assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
     assert simulate(scenario, "lucid").total_gpus == 34
-
-
-HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"
-SOUND = "1,ann,a,1,0,67,COMPLETED,34.9,11.8,2730"
-
-
-def pack(folder: Path, row: str) -> Path:
-    path = folder / "pack.csv"
-    path.write_text("\n".join([HEADER, SOUND, row, ""]), encoding="utf-8")
-    return path
-
-
-ABSURD = [
-    ("2,ann,a,1,599,1e300,,34.9,11.8,2730", "'1e+300 s' is a run time above 10 years"),
-    ("2,ann,a,1,599,1e12,,34.9,11.8,2730", "'1e+12 s' is a run time above 10 years"),
-    ("2,ann,a,1,1e18,63,,34.9,11.8,2730", "years after line 2; 20 are the most"),
-    ("2,ann,a,1000000,599,63,,34.9,11.8,2730", "'1e+06 GPUs' for one job is above 100,000"),
-    ("2,ann,a,1" + "0" * 30 + ",599,63,,34.9,11.8,2730", "'1e+30 GPUs' for one job is above 100,000"),
-    ("2,ann,a,1,599,63,HAPPY,34.9,11.8,2730", "column 'state': 'HAPPY' is not a state of a Slurm job"),
-    ("2,ann,a,1,599,63,,900,11.8,2730", "column 'gpu_util': '900' is above 100"),
-]
-
-
-@pytest.mark.parametrize(("row", "words"), ABSURD)
-def test_an_absurd_value_is_refused_with_file_line_and_remedy(tmp_path: Path, row: str, words: str) -> None:
-    path = pack(tmp_path, row)
-    result = CliRunner().invoke(lucidctl, ["simulate", str(path), "--nodes", "2", "--policy", "fifo"])
-    assert isinstance(result.exception, TraceError)
-    said = str(result.exception)
-    assert said.startswith(f"{path}, line 3")
-    assert words in said
-    assert "; correct the " in said
-
-
-def test_values_at_the_bounds_are_taken(tmp_path: Path) -> None:
-    trace = read_trace(pack(tmp_path, f"2,ann,a,100000,{20 * 365 * 86400},{10 * 365 * 86400},timeout,100,100,2730"))
-    assert len(trace.jobs) == 2
-
-
-def test_lines_that_end_in_a_carriage_return_alone_are_lines(tmp_path: Path) -> None:
-    path = pack(tmp_path, "2,ann,a,1,599,63,,34.9,11.8,2730")
-    whole = read_trace(path)
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
-    assert read_trace(path).jobs == whole.jobs
 
 
 class _Cluster:

@@ -75,20 +75,6 @@ def test_accounting_as_json(tmp_path: Path) -> None:
     assert trace.epoch_s == 1709280000.0
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"jobs": [', "line 1, column .* is not JSON that can be read"),
-        ('{"tasks": []}', "not that of sacct --json"),
-        ('{"jobs": [{"job_id": 1}]}', "not that of sacct --json"),
-        ('[{"vc": "a", "attempts": []}]', "JSON list .Philly's own.*header timestamp,duration,num_gpus,cluster"),
-    ],
-)
-def test_json_that_is_not_accounting(text: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=says):
-        read(tmp_path, text)
-
-
 PBS = """\
 03/01/2024 09:01:00;Q;12.head;queue=gpu
 03/01/2024 10:01:00;E;12.head;user=ada group=lab project=_pbs jobname=train queue=gpu ctime=1709280000 \
@@ -172,41 +158,6 @@ def test_columns_that_say_too_little(columns: str, says: str) -> None:
         columns_from(columns)
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ("1,x,5,60", "line 2, column 'arrived': 'x' is not a date"),
-        ("1,2024-03-01,5,soon", "line 2, column 'ran': 'soon' is not a number"),
-        ("1,2024-03-01,five,60", "line 2, column 'n': 'five' is not a number"),
-        (",2024-03-01,5,60", "line 2, column 'job': '' is empty"),
-        ("1,2024-03-01,5", "line 2, column 'ran': .* this one is missing"),
-    ],
-)
-def test_bad_rows_of_a_table(row: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=says):
-        read(
-            tmp_path, f"job,arrived,n,ran\n{row}\n", columns=columns_from("id=job,submit=arrived,gpus=n,duration=ran")
-        )
-
-
-@pytest.mark.parametrize(
-    ("header", "says"),
-    [
-        ("job_id,vc,submit_time,duration", "nearest is pack, which also needs gpu_num; "),
-        ("JobID   JobName  Partition    State", "sacct prints what can be read with --parsable2; "),
-        (
-            "a1,worker,1.0,Terminated,4.0,5.0,600.0,29.3,50.0,MISC",
-            "is as a table of Alibaba's PAI (cluster-trace-gpu-v20",
-        ),
-        ("a,b,c,d", "'a,b,c,d'; say which column is which with --columns"),
-    ],
-)
-def test_an_unknown_header_is_told_the_nearest_format(header: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError) as error:
-        read(tmp_path, f"{header}\n1,2,3,4\n")
-    assert says in str(error.value)
-
-
 def test_convert_makes_a_trace_of_a_table(tmp_path: Path) -> None:
     path, out = tmp_path / "in.csv", tmp_path / "out.csv"
     path.write_text("job,arrived,n,ran\n1,2024-03-01,5,60\n")
@@ -251,20 +202,6 @@ def test_a_trace_without_iterations_takes_the_duration(tmp_path: Path) -> None:
     (item,) = read_muri(tmp_path, "a,2,0,3000,100,60,40", header=header).jobs
     assert item.duration_s == 3.0
     assert item.stages == StageTimes((0.06, 0.04), 0.1, 10.0)
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ("7,8,5000,100,vgg16,16,21400,0,0,82,75,66,0", "line 2, column 'iteration_time'"),
-        ("7,8,5000,100,vgg16,16,21400,0,214,0,0,0,0", "line 2, column 'resource_time_0'"),
-        ("7,8,5000,100,vgg16,16,21400,0,214,82,-1,66,0", "line 2, column 'resource_time_1'"),
-        ("7,x,5000,100,vgg16,16,21400,0,214,82,75,66,0", "line 2, column 'num_gpu'"),
-    ],
-)
-def test_bad_rows_are_named(tmp_path: Path, row: str, words: str) -> None:
-    with pytest.raises(TraceError, match=words):
-        read_muri(tmp_path, row)
 
 
 def test_stage_times_survive_our_own_format(tmp_path: Path) -> None:
