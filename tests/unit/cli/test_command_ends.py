@@ -148,7 +148,7 @@ def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> N
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Of a lucidd that has left a plan: of four jobs for all GPUs of a node, the job 4 waits."""
+    """Of a lucidd that has left a plan: of four jobs for all GPUs of a node, two run and the job 4 waits."""
     made = Site(tmp_path_factory.mktemp("site"))
     for number in range(1, 5):
         made.submit(str(number), 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
@@ -179,7 +179,7 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     ("words", "there", "more"),
     [
         (("efficiency",), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
-        (("explain", "1"), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
+        (("explain", "2"), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
         (("why-not", "4"), "lucid.orchestrator.policy", set()),
         (("when", "--gpus", "4"), "lucid.orchestrator.policy", set()),
         (("explain", "4"), "lucid.orchestrator.policy", set()),
