@@ -110,19 +110,19 @@ EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("given", AS_ASKED.values(), ids=AS_ASKED)
-def test_what_is_as_asked(given: tuple[Any, ...]) -> None:
-    assert found(*given) == []
-
-
-@pytest.mark.parametrize(("kind", "given"), FOUND.values(), ids=FOUND)
-def test_harm_is_found(kind: str, given: tuple[Any, ...]) -> None:
-    assert found(*given) == [(kind, False)]
-
-
-@pytest.mark.parametrize(("kind", "given"), EXCUSED.values(), ids=EXCUSED)
-def test_harm_that_evidence_explains_is_excused(kind: str, given: tuple[Any, ...]) -> None:
-    assert found(*given) == [(kind, True)]
+@pytest.mark.parametrize(
+    ("harm", "given"),
+    [
+        *(([], given) for given in AS_ASKED.values()),
+        *(([(kind, False)], given) for kind, given in FOUND.values()),
+        *(([(kind, True)], given) for kind, given in EXCUSED.values()),
+    ],
+    ids=[*AS_ASKED, *FOUND, *EXCUSED],
+)
+def test_harm_is_found_and_excused_where_evidence_explains_it(
+    harm: list[tuple[str, bool]], given: tuple[Any, ...]
+) -> None:
+    assert found(*given) == harm
 
 
 @pytest.mark.parametrize("first_ends", ["", "END 105.0 7 0 0\n"])

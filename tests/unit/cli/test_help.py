@@ -16,9 +16,7 @@ from click.testing import CliRunner
 from lucid.cli.console import stdout_console, warn_on_stderr
 from lucid.cli.main import lucidctl
 from lucid.cli.options import EXAMPLES
-from lucid.config.load import Settings
 from lucid.left_out import LeftOut
-from lucid.store.plan_records import records_folder
 
 
 def commands(command: click.Command = lucidctl, words: str = "") -> Iterator[str]:
@@ -94,18 +92,6 @@ def test_the_first_screen_has_15_commands_and_each_readers_group_lists_all_of_th
                 for words in ([], [group])
             )
             assert plain == within != ""
-
-
-def test_the_three_ways_out_name_each_other() -> None:
-    for words in ("setup", "uninstall", "pause"):
-        told = " ".join(CliRunner().invoke(lucidctl, [words, "--help"]).output.split()).lower()
-        for other in ("--undo", "uninstall", "pause"):
-            assert other in told, words
-
-
-def test_replay_is_shown_with_the_folder_in_which_lucidd_keeps_records() -> None:
-    folder = records_folder(Settings())
-    assert f"lucidctl replay {folder}" in EXAMPLES["replay"]
 
 
 PAGE = Path(__file__).parents[3] / "docs/commands.md"

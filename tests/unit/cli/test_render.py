@@ -234,29 +234,17 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_moment_of_a_live_daemon_is_a_date() -> None:
-    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9))
-
-
 def test_a_moment_in_words() -> None:
     assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9)), "of a live daemon"
 
 
-@pytest.mark.parametrize(
-    ("verb", "words"),
-    [
-        ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
-        ("keep", "carries on in place (v)"), ("part", "is separated from its partner, and waits again (v)"),
-    ],
-)  # fmt: skip
-def test_a_decision_in_words(verb: str, words: str) -> None:
-    assert decision_text(DecisionRow(0.0, "j", "v", verb, ()), False) == words
-
-
-def test_a_start_in_words() -> None:
+def test_decisions_that_no_golden_file_tells_of() -> None:
+    assert decision_text(DecisionRow(0.0, "j", "v", "keep", ()), False) == "carries on in place (v)"
     start = DecisionRow(0.0, "j", "v", "start", (), "n1:0", "p")
-    assert decision_text(start, False) == "starts on n1:0, sharing GPUs with job p"
     assert decision_text(start, True) == "starts its profiling run on n1:0, sharing GPUs with job p"
+    resize = DecisionRow(0.0, "j", "v", "resize", (), "n1:0-1")
+    assert decision_text(resize, False) == "is resized, and goes on from a checkpoint on n1:0-1"
 
 
 JOB = {
@@ -275,26 +263,17 @@ def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
     assert reason_text(hold.reasons[1]) in joined
 
 
-def packed(**packing: object) -> Decision:
+def test_a_rule_that_is_not_set_is_no_reason_and_the_first_partner_is_not_called_the_best() -> None:
     room = part(nodes(1, 1), [waits("g", profile=LIGHT)], [runs("h", "n1:0", profile=LIGHT)])
-    chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
-    return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
 
+    def packed(**packing: object) -> Decision:
+        chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
+        return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
 
-def test_a_rule_that_is_not_set_is_no_reason() -> None:
-    assert "PartnerLeaves" not in kinds(packed())
+    assert not {"PartnerLeaves", "HostFits"} & set(kinds(packed()))
     assert "PartnerLeaves" in kinds(packed(priority_ratio=2.0))
-    assert "HostFits" not in kinds(packed())
-
-
-def test_the_first_partner_is_not_called_the_best() -> None:
     for rule, words in (("first", "the first partner found"), ("best", "the only partner")):
         assert words in reason_text(packed(partner=rule).reasons[-1])
-
-
-def test_a_resize_in_words() -> None:
-    entry = DecisionRow(0.0, "j", "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
-    assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"
 
 
 H, D = 3600, 86400
@@ -321,14 +300,12 @@ def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | 
     assert start_words(starts_in_s, 12.0 * H) == words
 
 
-def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
+def test_a_start_that_is_not_foreseen_is_a_dash_and_one_before_any_wait_has_ended_a_first_guess() -> None:
     assert (start_words(None, math.inf), start_words(None, 60.0, barred=True)) == ("-", "-")
-
-
-def test_a_start_before_any_wait_has_ended_is_a_first_guess() -> None:
-    assert [guess_words(seen)[:31] for seen in (0, 3, 10)] == [
-        "a first guess: no wait has ende", "a first guess: only 3 waits hav", "",
-    ]  # fmt: skip
+    first, second, third = (guess_words(seen) for seen in (0, 3, 10))
+    assert first.startswith("a first guess: no wait")
+    assert second.startswith("a first guess: only 3 waits")
+    assert third == ""
 
 
 LONG, ENDLESS, SHORT = "1", "2", "3"
@@ -351,21 +328,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def test_explain_says_with_which_limit_it_would_start_now(site: Site) -> None:
+def test_explain_and_why_not_say_with_which_limit_it_would_start_now(site: Site) -> None:
     told = site.ctl("explain", LONG)
     window = "maintenance of n[1-2],p1 (m) from day 0 00:36:40 to day 0 02:36:40"
     assert f"{window}; its time limit of 60 min ends after that begins" in told.replace("1.0 h", "60 min")
     assert "with --time 0:18:00 it would start now" in told
-    assert json.loads(site.ctl("explain", LONG, "--json"))["sooner"] == {"limit_s": 1080.0}
-    early_s, likely_s, _ = json.loads(site.ctl("explain", LONG, "--json"))["starts_in_s"]
+    data = json.loads(site.ctl("explain", LONG, "--json"))
+    assert data["sooner"] == {"limit_s": 1080.0}
+    early_s, likely_s, _ = data["starts_in_s"]
     assert early_s == likely_s >= 8370, "it cannot be before the end"
     assert "this job has no time limit, so it cannot start before" in site.ctl("explain", ENDLESS)
-    assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
-
-
-def test_why_not_plans_with_a_shorter_limit(site: Site) -> None:
     assert "with --time 0:18:00: start" in site.ctl("why-not", LONG)
     assert "with --time 0:30:00: waits" in site.ctl("why-not", LONG, "--time", "30")
+    assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
 
 
 def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:

@@ -14,7 +14,7 @@ from builders import a_job, a_trace, by, guess, nodes, part, policy, reason, run
 from examples import examples
 from lucid.config.load import Settings, settings_from
 from lucid.core.decision import PartitionPlan, Start
-from lucid.core.job import Job, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.reasons.queue import FairShare, SlurmPriority
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.orchestrator.order.queue_order import fair_share_of
@@ -22,7 +22,7 @@ from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.usage import UsageBook, fair_shares
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.record import TraceJob
 from lucid.slurm.records.configuration import FairShares, fair_shares_from
 
 DAY = 86400.0
@@ -191,21 +191,18 @@ SETTINGS = settings_from(
 )
 
 
-def job(n: int, at_s: float, name: str, profile: JobProfile, user: str = "ada", lasts_s: float = 1000.0) -> TraceJob:
-    return TraceJob(Job(str(n), "vc", 1, at_s, n, user, "", name), lasts_s, "COMPLETED", profile)
+def job(number: int, at_s: float, user: str = "ada") -> TraceJob:
+    return by(str(number), 1, 1000.0, at_s, rank=number, user=user, name="bert", profile=LIGHT)
 
 
-def ran(
-    *jobs: TraceJob, gpus: int = 2, settings: Settings = SETTINGS, how: Semantics = Semantics.AS_LIVE
-) -> dict[str, JobOutcome]:
-    scenario = Scenario(
-        Trace("t", jobs), {"vc": 2}, NodeShape(gpus), settings=settings, profiling_nodes=1, semantics=how
-    )
+def ran(*jobs: TraceJob, settings: Settings = SETTINGS, how: Semantics = Semantics.AS_LIVE) -> dict[str, JobOutcome]:
+    shape = NodeShape(2)
+    scenario = Scenario(a_trace(*jobs), {"vc": 2}, shape, settings=settings, profiling_nodes=1, semantics=how)
     return {outcome.job.id: outcome for outcome in simulate(scenario, "lucid").outcomes}
 
 
 def test_a_job_like_one_measured_before_skips_profiling() -> None:
-    jobs = (job(1, 0.0, "bert", LIGHT), job(2, 200.0, "bert", LIGHT), job(3, 200.0, "bert", LIGHT, user="bob"))
+    jobs = (job(1, 0.0), job(2, 200.0), job(3, 200.0, user="bob"))
     known = ran(*jobs)
     assert [known[n].profiled_s for n in "123"] == [80.0, 0.0, 80.0], "likeness is the user's and the name's"
     assert known["2"].start_s == 200.0
@@ -213,7 +210,7 @@ def test_a_job_like_one_measured_before_skips_profiling() -> None:
 
 
 def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measured() -> None:
-    jobs = tuple(job(n, 0.0, "bert", LIGHT) for n in range(1, 5))
+    jobs = tuple(job(n, 0.0) for n in range(1, 5))
     found = ran(*jobs, settings=SETTINGS.changed({"policy.profiling.home_if_room": False}))
     profiled = [n for n, outcome in found.items() if outcome.profiled_s]
     assert profiled == ["1", "2"], "as many as fit on the profiling node"

@@ -70,10 +70,10 @@ class Page(HTMLParser):
         self.text = text
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: dict[str, list[str]] = {}
-        self.cells: dict[tuple[str, str], tuple[str, str, bool]] = {}
+        self.cells: dict[tuple[str, str], tuple[float, bool]] = {}
+        """Of the table: value, and whether it is marked as the best, by policy and figure."""
         self._open: list[str] = []
         self._policy = ""
-        self._cell: dict[str, str | None] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -83,23 +83,19 @@ class Page(HTMLParser):
             self._open.append(tag)
         if "data-policy" in found:
             self._policy = found["data-policy"] or ""
-        self._cell = found if "data-key" in found else self._cell
+        if "data-key" in found:
+            key = (self._policy, found["data-key"] or "")
+            self.cells[key] = (float(found["data-value"] or "nan"), found.get("class") == "best")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag, f"</{tag}> closes something else"
-        if tag == "td":
-            self._cell = None
 
     def handle_data(self, data: str) -> None:
-        if not self._open:
-            return
-        self.words.setdefault(self._open[-1], []).append(data)
-        if self._cell is not None and self._open[-1] == "td":
-            key = (self._policy, self._cell["data-key"] or "")
-            self.cells[key] = (data, self._cell["data-value"] or "", self._cell.get("class") == "best")
+        if self._open:
+            self.words.setdefault(self._open[-1], []).append(data)
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
         return [found for name, found in self.elements if name == tag]
@@ -144,16 +140,16 @@ def test_table_holds_the_figures_of_the_metrics(page: Page, four: list[Run]) -> 
     for run in four:
         figures = run_metrics(run)
         for key in _KEYS:
-            assert float(page.cells[run.policy, key][1]) == figures[key]
+            assert page.cells[run.policy, key][0] == figures[key]
 
 
 def test_best_of_each_column_is_marked_and_only_that(page: Page, four: list[Run]) -> None:
     cells = page.cells
     for key in _KEYS:
-        values = {run.policy: float(cells[run.policy, key][1]) for run in four}
+        values = {run.policy: cells[run.policy, key][0] for run in four}
         alike = len(set(values.values())) == 1 or key in ("gpu_use", "packed_share")
         best = set() if alike else {name for name, value in values.items() if value == min(values.values())}
-        assert {run.policy for run in four if cells[run.policy, key][2]} == best, key
+        assert {run.policy for run in four if cells[run.policy, key][1]} == best, key
 
 
 def test_plain_slurm_is_the_yardstick_and_who_knows_the_truth_is_named_apart(tmp_path: Path) -> None:

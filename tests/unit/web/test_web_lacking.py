@@ -79,10 +79,6 @@ def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True
 # -- moments of a site ------------------------------------------------------------------------------------------
 
 
-def no_cycle(folder: Path) -> SlurmSite:
-    return SlurmSite(folder)
-
-
 def no_job(folder: Path) -> SlurmSite:
     site = SlurmSite(folder)
     site.turns(5.0)
@@ -115,7 +111,7 @@ def models_without_evidence(folder: Path) -> SlurmSite:
     return site
 
 
-MOMENTS = (no_cycle, no_job, the_first_job, observed, models_without_evidence)
+MOMENTS = (SlurmSite, no_job, the_first_job, observed, models_without_evidence)
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda made: made.__name__)
@@ -381,9 +377,10 @@ def test_nothing_runs_for_a_vc_that_is_none(pages: Pages, monkeypatch: pytest.Mo
 def test_nothing_runs_for_whom_the_job_has_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answering(monkeypatch, {"error": "asked"})
     pages = Pages(tmp_path)
-    found = pages.client("").get(f"/job/{waiting_of(pages, 'ada')}.json", {"ask": "1"}).json()["why_not"]["answer"]
+    address = f"/job/{waiting_of(pages, 'ada')}.json"
+    found = pages.client("").get(address, {"ask": "1"}).json()["why_not"]["answer"]
     assert "may see the job's names" in found["error"]
-    assert pages.client("").get(f"/job/{waiting_of(pages, 'ada')}.json").json()["why_not"]["answer"] is None
+    assert pages.client("").get(address).json()["why_not"]["answer"] is None
     pages.source.stop()
     assert asked == []
 
@@ -418,10 +415,11 @@ def test_a_command_that_does_not_answer_is_told(code: str, words: str) -> None:
 def test_so_many_are_asked_at_once_and_no_more() -> None:
     what_if = WhatIf(script("import time; time.sleep(60)"), at_once=2, most_s=0.4)
     found: list[str] = []
-    asks = [
-        threading.Thread(target=lambda: found.append(what_if.ask(CONFIG, "9", None, False, None)["error"]))
-        for _ in range(2)
-    ]
+
+    def ask() -> None:
+        found.append(what_if.ask(CONFIG, "9", None, False, None)["error"])
+
+    asks = [threading.Thread(target=ask) for _ in range(2)]
     for thread in asks:
         thread.start()
     time.sleep(0.1)
