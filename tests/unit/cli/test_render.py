@@ -24,10 +24,9 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Closes, NodesOut
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
-from lucid.explain.formatting import duration, when
+from lucid.explain.formatting import when
 from lucid.explain.queue_rows import guess_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
-from lucid.explain.replayed_story import replayed
 from lucid.explain.story import Story
 from lucid.slurm.records.configuration import Reservation
 
@@ -222,18 +221,6 @@ def test_a_story_marks_what_keeps_a_job_waiting_and_fits_on_a_screen() -> None:
     assert story.lines(80, len(whole)) == whole
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"), (80.0, "80 s"), (119.0, "119 s"), (120.0, "2 min"), (150.0, "2.5 min"), (599.0, "10 min"),
-        (3599.0, "60 min"), (3600.0, "1.0 h"), (5400.0, "1.5 h"), (172000.0, "47.8 h"), (172800.0, "2.0 d"),
-        (-90.0, "-90 s"),
-    ],
-)  # fmt: skip
-def test_a_duration_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
 def test_a_moment_in_words() -> None:
     assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
     assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9)), "of a live daemon"
@@ -245,22 +232,6 @@ def test_decisions_that_no_golden_file_tells_of() -> None:
     assert decision_text(start, True) == "starts its profiling run on n1:0, sharing GPUs with job p"
     resize = DecisionRow(0.0, "j", "v", "resize", (), "n1:0-1")
     assert decision_text(resize, False) == "is resized, and goes on from a checkpoint on n1:0-1"
-
-
-JOB = {
-    "job_id": "j", "user": "", "name": "", "gpus": "1", "vc": "v", "submit_s": "0", "end_s": "", "jct_s": "",
-    "queue_s": "0", "duration_s": "5", "packed": "0", "packed_s": "0", "ended_in_profiling": "0",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [60, 80, 140])
-def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
-    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1), why.TooLarge(9, 8)))
-    lines = replayed(JOB, "lucid", [hold]).text(width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert all(re.match(r"(day \d|job |in all: it never ran| {16}(- |  )\S)", line) for line in lines)
-    joined = " ".join(line.strip() for line in lines)
-    assert reason_text(hold.reasons[1]) in joined
 
 
 def test_a_rule_that_is_not_set_is_no_reason_and_the_first_partner_is_not_called_the_best() -> None:

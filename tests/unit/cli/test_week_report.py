@@ -193,10 +193,12 @@ def test_planted_waste_is_all_found_and_called_what_it_is(kind: str) -> None:
                 assert account.waste[0].gpu_h == pytest.approx(gpu_h, rel=0.1), account
 
 
-def test_no_alarm_among_some_ordinary_jobs_either() -> None:
-    accounts = judged([ordinary(number, seed=1).job_use(step_s=20.0) for number in range(60)], RULES)
+def test_no_alarm_among_ordinary_jobs() -> None:
+    uses = [ordinary(number, seed=1).job_use(step_s=20.0) for number in range(60)]
+    accounts = judged(uses, RULES)
     assert [waste for a in accounts for waste in a.waste] == []
     assert all(a.measured for a in accounts)
+    assert [job.job_id for job in uses if idle_since(structs.replace(job, running=True)) is not None] == []
 
 
 def test_a_job_without_readings_is_not_measured_and_accused_of_nothing() -> None:
@@ -323,11 +325,6 @@ def test_a_job_is_idle_where_fresh_readings_of_all_its_gpus_say_so(
 ) -> None:
     assert idle_since(structs.replace(JOB, use=use, gpus=gpus)) == since_s
     assert idle_since(structs.replace(JOB, use=use, gpus=gpus, running=False)) is None
-
-
-def test_no_ordinary_job_is_idle_at_its_end() -> None:
-    made = [ordinary(number, seed=5).job_use(step_s=20.0) for number in range(20)]
-    assert [job.job_id for job in made if idle_since(structs.replace(job, running=True)) is not None] == []
 
 
 def test_efficiency_lists_the_running_jobs_whose_gpus_do_nothing(tmp_path: Path) -> None:

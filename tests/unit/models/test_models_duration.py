@@ -144,16 +144,11 @@ def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, .
         DurationModel.from_json(data, source="m.json")
 
 
-def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
-    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model"
-
-
 def test_the_limit_caps_the_estimate_and_its_interval(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:
-    job = JobTable.from_columns(
-        user=jobs.user[:50], gpus=np.ones(50), limit_s=np.full(50, 120.0), submit_s=np.full(50, 1e7)
-    )
+    given = {"gpus": np.ones(50), "limit_s": np.full(50, 120.0), "submit_s": np.full(50, 1e7)}
+    job = JobTable.from_columns(user=jobs.user[:50], **given)
     estimate = model.predict(job, history)
     assert (estimate.point_s <= 120.0).all()
     assert (estimate.high_s <= 120.0).all()
@@ -184,6 +179,7 @@ def test_monotone_constraints_hold(jobs: JobTable) -> None:
     assert (np.diff(shapes["same_request"]) >= -1e-12).all()
     with pytest.raises(ModelError, match=r"user=1.*ordered features"):
         fit_durations(jobs, {"user": 1})
+    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model", "too few jobs"
 
 
 def test_remaining_time_grows_past_the_estimate_and_ends_at_the_limit(
@@ -215,12 +211,8 @@ def test_intervals_reach_their_coverage_and_recover_from_a_shift(shift: float, m
         ran_s = float(np.atleast_1d(truth)[0])
         tracker.add(gap, duration_s=ran_s, below=bool(truth < low[0]), above=bool(truth > high[0]))
     assert 0.77 <= np.mean(inside[2000:]) <= most
-
-
-def test_without_residuals_the_interval_claims_nothing() -> None:
     low, high = IntervalTracker().bounds(np.full(2, 5.0), np.ones((2, 2)), np.array([100.0, np.nan]))
-    assert low.tolist() == [0.0, 0.0]
-    assert high.tolist() == [100.0, math.inf]
+    assert (low.tolist(), high.tolist()) == ([0.0, 0.0], [100.0, math.inf]), "without residuals it claims nothing"
 
 
 def test_a_model_stored_without_its_longest_job_is_read_and_bounded_all_the_same(model: DurationModel) -> None:

@@ -99,7 +99,9 @@ def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, 
     np.testing.assert_array_equal(history.facts(late), replay(both)[len(rows) :])
 
 
-def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:
+def test_alike_names_share_a_bucket_strangers_have_none_and_there_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("sklearn")
     runs = [f"train-resnet-{i}" for i in range(30)] + [f"train-resnetx-{i}" for i in range(9)]
     buckets = NameBuckets.fit([*runs, *[f"postprocess_daily_{i}" for i in range(20)], "zz", None])
@@ -111,10 +113,6 @@ def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:
     assert other not in (first, None)
     assert absent is None
     assert strange is None
-
-
-def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sklearn")
     monkeypatch.setattr(names, "SAMPLE", 20)
     monkeypatch.setattr(names, "KEPT", 50)
     letters = "abcdefghij"
@@ -131,13 +129,6 @@ SACCT = (
 def write(path: Path, text: str) -> Path:
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def test_a_job_that_never_started_keeps_its_row(tmp_path: Path) -> None:
-    line = SACCT.format(memory="1G", limit="1-00:00:00").replace("2017-01-01T00:01:00", "Unknown")
-    table = read_jobs(write(tmp_path / "a.log", line))
-    assert len(table) == 1
-    assert math.isnan(table.duration_s[0])
 
 
 def test_short_csv_orders_by_submission_and_ends_without_a_queue(tmp_path: Path) -> None:
@@ -162,6 +153,10 @@ def test_long_csv(tmp_path: Path) -> None:
     table = read_jobs(write(tmp_path / "a.csv", text))
     assert table.end_s[0] - table.submit_s[0] == 60.0
     assert (table.duration_s[0], table.limit_s[0]) == (30.0, 60.0)
+    line = SACCT.format(memory="1G", limit="1-00:00:00").replace("2017-01-01T00:01:00", "Unknown")
+    table = read_jobs(write(tmp_path / "a.log", line))
+    assert len(table) == 1, "one that never started keeps its row"
+    assert math.isnan(table.duration_s[0])
 
 
 def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None:
@@ -172,9 +167,6 @@ def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None
         read_jobs(write(tmp_path / "b.csv", "what,ever"))
     with pytest.raises(TraceError, match="cannot be read"):
         read_jobs(tmp_path / "none.csv")
-
-
-def test_tables_refuse_unknown_and_uneven_columns() -> None:
     with pytest.raises(ModelError, match=r"\['colour'\]"):
         JobTable.from_columns(colour=["red"])
     with pytest.raises(ModelError, match="differ in length"):
@@ -203,10 +195,9 @@ def trained() -> ThroughputModel:
 @pytest.mark.parametrize("age", [1, 3])
 def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
     bins = some(900)
-    changed = replace(bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0})
-    changed.jobs[600:] += 100
-    changed.gpus[600:] += 100
-    changed.others["ended"][600:] += 100
+    later = np.where(np.arange(900) < 600, 0.0, 100.0)
+    others = {"ended": bins.others["ended"] + later}
+    changed = replace(bins, jobs=bins.jobs + later, gpus=bins.gpus + later, others=others)
     before, after = throughput_columns(bins, age), throughput_columns(changed, age)
     for name, column in before.items():
         np.testing.assert_array_equal(column[:600], after[name][:600], err_msg=name)

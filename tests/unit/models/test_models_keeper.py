@@ -24,8 +24,7 @@ from lucid.models.kinds import Keeper, Source, find_kind
 from lucid.models.library import Library, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.packing.measured import shipped
-from lucid.models.packing.share_score import Node, ShareTree
-from lucid.models.page import additive_page, tree_page
+from lucid.models.page import additive_page
 from lucid.models.throughput.bins import Bins
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Rules
@@ -337,7 +336,6 @@ def term(*axes: Axis, seed: int = 0) -> Term:
 
 
 MODEL = AdditiveModel(1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE)))
-TREE = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
 
 
 def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -> None:
@@ -349,10 +347,3 @@ def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -
     assert "<script>alert" not in text
     assert "rows: <b>12</b>" in text
     assert "&lt;b&gt;bob&lt;/b&gt;" in text
-
-
-def test_the_tree_on_a_page_names_every_node(tmp_path: Path) -> None:
-    tree_page(TREE, tmp_path / "tree.html", "Model packing", {"rows": 5})
-    text = (tmp_path / "tree.html").read_text(encoding="utf-8")
-    for words in ("gmem_util", "&lt;= 30 %?", "Jumbo (2)", "rows: <b>5</b>", 'data-tip="1 Tiny, 1 Medium"'):
-        assert words in text, words

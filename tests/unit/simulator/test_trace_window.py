@@ -27,7 +27,7 @@ from lucid.simulator.layout import (
 )
 from lucid.simulator.traces.describe import describe, quantile
 from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.presets import SynthSettings, preset, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import synthesise
@@ -79,9 +79,6 @@ def test_a_window_has_the_jobs_that_arrive_in_it(begin: str | None, days: float 
 def test_a_window_without_jobs_and_a_begin_that_is_no_time_are_refused(begin: str, days: float, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         days_of(DAILY, begin, days)
-
-
-def test_a_date_needs_a_trace_with_dates() -> None:
     with pytest.raises(ConfigError, match=r"is a date, and .* has none; give a day of the trace"):
         days_of(replace(DAILY, epoch_s=None), "2020-09-03", None)
 
@@ -194,12 +191,8 @@ def test_arrivals() -> None:
     assert (arrivals["per_hour_peak"], arrivals["peak_at_s"]) == (2, 0.0)
     assert arrivals["by_hour_of_day"][:3] == [2.0, 0.0, 1.0]
     assert arrivals["by_weekday"] == [pytest.approx(0.4), 0, 0, 0, 0, 0, 0]
-
-
-def test_without_dates_there_is_no_rhythm() -> None:
     arrivals = describe(Trace("undated", TRACE.jobs))["arrivals"]
-    assert arrivals["by_hour_of_day"] is None
-    assert arrivals["by_weekday"] is None
+    assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None)
 
 
 def test_quantile() -> None:
@@ -230,12 +223,9 @@ def test_a_bad_file_of_vcs_is_refused_with_its_place(tmp_path: Path, text: str, 
         read_vcs(path)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_a_file_of_vcs_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vcs.csv").write_bytes(b",num\n\xff\xfe,1\n")
+    path.write_bytes(b",num\n\xff\xfe,1\n")
     with pytest.raises(TraceError, match="cannot be read"):
-        read_vcs(tmp_path / "vcs.csv")
+        read_vcs(path)
 
 
 def test_nodes_have_the_shape_and_names_of_their_vc() -> None:
@@ -253,18 +243,12 @@ def test_a_vc_is_sized_for_what_its_jobs_hold_at_once_for_95_percent_of_the_time
     assert sized_vcs(a_trace(*long_burst, *steady), 4) == {"vc": 11}
 
 
-def two_vcs() -> Trace:
-    return a_trace(by("a", 8, 300.0, vc="x"), by("b", 8, 100.0, vc="y"))
-
-
 def test_nodes_are_shared_out_by_gpu_hours() -> None:
-    assert sized_vcs(two_vcs(), 8, 8) == {"x": 6, "y": 2}
-    assert sized_vcs(two_vcs(), 8, 2) == {"x": 1, "y": 1}
-
-
-def test_too_few_nodes_are_refused() -> None:
+    two_vcs = a_trace(by("a", 8, 300.0, vc="x"), by("b", 8, 100.0, vc="y"))
+    assert sized_vcs(two_vcs, 8, 8) == {"x": 6, "y": 2}
+    assert sized_vcs(two_vcs, 8, 2) == {"x": 1, "y": 1}
     with pytest.raises(ConfigError, match=r"1 nodes of 8 GPUs cannot hold .* \(that takes 2\); give --nodes more"):
-        sized_vcs(two_vcs(), 8, 1)
+        sized_vcs(two_vcs, 8, 1)
 
 
 def test_profiling_nodes_are_lent_by_the_largest_vcs_in_turn() -> None:
@@ -275,12 +259,9 @@ def test_profiling_nodes_are_lent_by_the_largest_vcs_in_turn() -> None:
     assert len(layout["large"]) == 5, "the layout given stays as it was"
 
 
-def test_two_percent_of_the_nodes_profile_unless_told_and_at_least_one() -> None:
+def test_two_percent_of_the_nodes_profile_unless_told_at_least_one_and_a_vc_keeps_room_for_its_largest_job() -> None:
     for count, lent in ((4, 1), (96, 2), (150, 3)):
         assert len(lend_profiling_nodes({"vc": nodes(count)}, a_trace(), None)[1]) == lent
-
-
-def test_a_vc_keeps_room_for_its_own_largest_job() -> None:
     layout = {"vc": nodes(3, 8)}
     assert len(lend_profiling_nodes(layout, a_trace(by("j", 16)), 1)[1]) == 1
     assert lend_profiling_nodes(layout, a_trace(by("j", 17)), None)[1] == []
@@ -299,11 +280,6 @@ def test_same_settings_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert read_trace(tmp_path / "a") == again
     assert other.jobs != first.jobs
-
-
-def offered_gpu_h(settings: SynthSettings) -> float:
-    """What the jobs ask for, over all VCs."""
-    return sum(vc.nodes * vc.utilisation for vc in settings.vcs) * settings.gpus_per_node * settings.days * 24
 
 
 MADE = {
@@ -328,27 +304,16 @@ def test_resizing_keeps_the_rate() -> None:
     assert (week.jobs, week.days) == (1000, 7)
     assert preset("burst").resized(None, None) is preset("burst")
     trace = synthesise(week, 3)
-    assert describe(trace)["offered_gpu_h"] == pytest.approx(offered_gpu_h(week), rel=0.005)
+    asked = sum(vc.nodes * vc.utilisation for vc in week.vcs) * week.gpus_per_node * week.days * 24
+    assert describe(trace)["offered_gpu_h"] == pytest.approx(asked, rel=0.005)
 
 
-def test_too_few_jobs_for_the_load() -> None:
+def test_wrong_presets_and_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="ask for more jobs"):
         synthesise(preset("month-small").resized(20, 28))
-
-
-def test_unknown_preset_lists_the_known_ones() -> None:
     for ask in (preset, vc_layout):
         with pytest.raises(ConfigError, match=r"'moon' \(known: burst, month-10k, month-logs, month-small\)"):
             ask("moon")
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"jobs": 0}, "jobs = 0"),
-        ({"days": float("nan")}, "days = nan"),
-    ],
-)
-def test_settings_are_checked(change: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        replace(preset("burst"), **change)  # type: ignore[arg-type]
+    for change, says in (({"jobs": 0}, "jobs = 0"), ({"days": float("nan")}, "days = nan")):
+        with pytest.raises(ConfigError, match=says):
+            replace(preset("burst"), **change)  # type: ignore[arg-type]
