@@ -24,7 +24,7 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Closes, NodesOut
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
-from lucid.explain.formatting import when
+from lucid.explain.formatting import duration, when
 from lucid.explain.queue_rows import guess_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.story import Story
@@ -219,6 +219,18 @@ def test_a_story_marks_what_keeps_a_job_waiting_and_fits_on_a_screen() -> None:
     assert shown[:2] == [("now", False), (f"({len(whole) - 22} earlier lines: --long)", True)]
     assert shown[2:] == whole[-21:]
     assert story.lines(80, len(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"), (80.0, "80 s"), (119.0, "119 s"), (120.0, "2 min"), (150.0, "2.5 min"), (599.0, "10 min"),
+        (3599.0, "60 min"), (3600.0, "1.0 h"), (5400.0, "1.5 h"), (172000.0, "47.8 h"), (172800.0, "2.0 d"),
+        (-90.0, "-90 s"),
+    ],
+)  # fmt: skip
+def test_a_duration_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
 
 
 def test_a_moment_in_words() -> None:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from builders import a_trace, by, nodes
+from kept import HERE, same_as
 from lucid.cli.main import lucidctl
-from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.layout import (
@@ -29,10 +29,11 @@ from lucid.simulator.traces.describe import describe, quantile
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
-from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import synthesise
 from lucid.simulator.traces.window import days_of, pooled
 
+ASSETS = Path(__file__).parents[2] / "assets" / "traces"
 DAY = 86400.0
 SEPTEMBER = 1598918400.0  # 2020-09-01
 DAILY = replace(
@@ -154,45 +155,12 @@ def test_options_that_contradict_each_other_are_refused(log: Path, options: tupl
         CliRunner().invoke(lucidctl, ["simulate", str(log), *options], catch_exceptions=False)
 
 
-MONDAY_S = 1704067200.0
-
-
-def job(name: str, vc: str, gpus: int, submit_s: float, duration_s: float, user: str, state: str) -> TraceJob:
-    return TraceJob(Job(name, vc, gpus, submit_s, user=user, name=f"run-{name}"), duration_s, state)
-
-
-TRACE = Trace(
-    "small",
-    (
-        job("1", "a", 1, 0.0, 80.0, "u1", "COMPLETED"),
-        job("2", "a", 8, 10.0, 3600.0, "u1", "FAILED"),
-        job("3", "b", 1, 7200.0, 81.0, "u2", ""),
-        job("4", "b", 2, 36000.0, 7200.0, "u1", "COMPLETED"),
-    ),
-    epoch_s=MONDAY_S,
-    skipped=(("short row", 2),),
-)
-
-
-def test_counts() -> None:
-    figures = describe(TRACE)
-    assert (figures["jobs"], figures["span_s"], figures["skipped"]) == (4, 36000.0, {"short row": 2})
-    assert figures["gpus"] == {"1": 2, "2": 1, "8": 1}
-    assert (figures["single_gpu_share"], figures["short_share"]) == (0.5, 0.25)
-    assert figures["states"] == {"COMPLETED": 2, "FAILED": 1, "unknown": 1}
-    assert figures["users"] == {"count": 2, "busiest_share": 0.75, "same_name_share": 0.5}
-    assert figures["duration_s"]["p50"] == (81.0 + 3600.0) / 2
-    assert figures["duration_s"]["max"] == 7200.0
-
-
-def test_arrivals() -> None:
-    arrivals = describe(TRACE)["arrivals"]
-    assert arrivals["per_hour_mean"] == pytest.approx(0.4)
-    assert (arrivals["per_hour_peak"], arrivals["peak_at_s"]) == (2, 0.0)
-    assert arrivals["by_hour_of_day"][:3] == [2.0, 0.0, 1.0]
-    assert arrivals["by_weekday"] == [pytest.approx(0.4), 0, 0, 0, 0, 0, 0]
-    arrivals = describe(Trace("undated", TRACE.jobs))["arrivals"]
-    assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None)
+def test_figures_of_a_trace_are_as_recorded() -> None:
+    trace = read_trace(ASSETS / "own.csv")
+    figures = describe(trace)
+    same_as(HERE / "traces" / "own-figures.json", json.dumps(figures, indent=1) + "\n")
+    arrivals = describe(replace(trace, epoch_s=None))["arrivals"]
+    assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None), "without dates there is no rhythm"
 
 
 def test_quantile() -> None:

@@ -18,7 +18,6 @@ from lucid.cli.main import lucidctl
 from lucid.core.prediction import StageTimes
 from lucid.errors import ConfigError, TraceError
 from lucid.models.duration.jobtable import read_jobs
-from lucid.orchestrator.policies.muri.interleave import start_overhead_s
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.formats.table import columns_from
 from lucid.simulator.traces.read import read_trace, sniff
@@ -53,71 +52,10 @@ def test_accounting_is_the_same_with_any_delimiter(delimiter: str, quoted: bool,
     assert read(tmp_path, "\n".join(map(line, PLAIN.split("\n")))) == read(tmp_path, PLAIN)
 
 
-def number(value: float | None) -> dict[str, object]:
-    return {"set": value is not None, "infinite": value is None, "number": value or 0}
-
-
-def slurm_job(
-    job_id: int, state: str, submit_s: int, start_s: int, run_s: int, limit: int | None
-) -> dict[str, object]:
-    tres = [{"type": "cpu", "name": "", "id": 1, "count": 8}, {"type": "gres", "name": "gpu", "id": 1001, "count": 4}]
-    return {
-        "job_id": job_id, "user": "ada", "account": "lab", "partition": "gpu", "name": "a|b\nc",
-        "array": {"job_id": 0, "task_id": number(None)}, "allocation_nodes": 2,
-        "state": {"current": [state], "reason": "None"},
-        "time": {"submission": submit_s, "start": start_s, "end": start_s + run_s, "elapsed": run_s,
-                 "limit": number(limit)},
-        "tres": {"requested": tres, "allocated": [*tres, {"type": "mem", "name": "", "id": 2, "count": 16384}]},
-    }  # fmt: skip
-
-
-def test_accounting_as_json(tmp_path: Path) -> None:
-    jobs = [
-        slurm_job(7, "COMPLETED", 1709280000, 1709280060, 3600, 1440),
-        slurm_job(8, "FAILED", 1709280100, 1709280200, 5, None),
-    ]
-    trace = read(tmp_path, json.dumps({"meta": {}, "jobs": jobs}, indent=1))
-    first, second = trace.jobs
-    assert (first.job.id, first.job.gpus, first.job.cpus, first.job.mem_mib) == ("7", 4, 8, 16384)
-    assert (first.job.time_limit_s, second.job.time_limit_s) == (86400.0, None)
-    assert (first.duration_s, first.waited_s, second.job.submit_s, second.state) == (3600.0, 60.0, 100.0, "FAILED")
-    assert trace.epoch_s == 1709280000.0
-
-
-PBS = """\
-03/01/2024 09:01:00;Q;12.head;queue=gpu
-03/01/2024 10:01:00;E;12.head;user=ada group=lab project=_pbs jobname=train queue=gpu ctime=1709280000 \
-qtime=1709280000 etime=1709280000 start=1709280060 exec_host=n1/0*8+n2/0*8 Resource_List.ncpus=16 \
-Resource_List.ngpus=8 Resource_List.select=2:ncpus=8:ngpus=4 Resource_List.walltime=24:00:00 session=1 \
-end=1709283660 Exit_status=0 resources_used.walltime=01:00:00
-03/01/2024 10:05:00;E;13.head;user=bob jobname="my job" queue=gpu qtime=1709280100 start=1709283660 \
-Resource_List.nodes=2:ppn=8:gpus=2 end=1709283900 Exit_status=271
-"""
-
-
-def test_accounting_of_pbs(tmp_path: Path) -> None:
-    trace = read(tmp_path, PBS)
-    first, second = trace.jobs
-    assert sniff(tmp_path / "t.txt") == "pbs"
-    assert (first.job.id, first.job.user, first.job.vc, first.job.gpus, first.job.cpus) == (
-        "12.head",
-        "ada",
-        "gpu",
-        8,
-        16,
-    )
-    assert (first.job.time_limit_s, first.duration_s, first.waited_s, first.state) == (
-        86400.0,
-        3600.0,
-        60.0,
-        "COMPLETED",
-    )
-    assert (second.job.gpus, second.job.name, second.state, second.job.submit_s) == (4, "my job", "CANCELLED", 100.0)
-
-
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""], ids=["superscript", "long", "negative", "empty"])
 def test_what_is_no_number_in_accounting_of_pbs_is_no_traceback(number: str, tmp_path: Path) -> None:
-    trace = read(tmp_path, PBS.replace("ncpus=16", f"ncpus={number}").replace("ngpus=8", f"ngpus={number}"))
+    text = (ASSETS / "pbs.txt").read_text()
+    trace = read(tmp_path, text.replace("ncpus=16", f"ncpus={number}").replace("ngpus=8", f"ngpus={number}"))
     assert [(one.job.cpus, one.job.gpus) for one in trace.jobs] == [(0, 8), (0, 4)]
 
 
@@ -178,50 +116,23 @@ def test_convert_makes_a_trace_of_a_table(tmp_path: Path) -> None:
     assert "not for --format helios" in str(refused.exception)
 
 
-MURI = (
-    "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
-    "resource_time_0,resource_time_1,resource_time_2,priority"
-)
-MURI_ROWS = ("7,8,5000,100,vgg16,16,21400,0,214,82,75,66,0", "9,1,6500,4,dqn,128,2000,0,490,446,8,0.5,1")
-
-
-def written(folder: Path, *rows: str, header: str = MURI) -> Path:
-    path = folder / "muri.csv"
-    path.write_text("\n".join((header, *rows)) + "\n", encoding="utf-8")
-    return path
-
-
-def read_muri(folder: Path, *rows: str, header: str = MURI) -> Trace:
-    return read_trace(written(folder, *rows, header=header))
-
-
-def test_times_are_in_milliseconds_and_work_is_counted_in_iterations(tmp_path: Path) -> None:
-    assert sniff(written(tmp_path, *MURI_ROWS)) == "muri"
-    first, second = read_muri(tmp_path, *MURI_ROWS).jobs
-    assert (first.job.id, first.job.gpus, first.job.submit_s, first.job.name) == ("7", 8, 0.0, "vgg16-16")
-    assert second.job.submit_s == 1.5
-    assert first.duration_s == pytest.approx(21.4)
-    assert second.duration_s == pytest.approx(1.96)  # not the column's 2.000
-    assert first.stages == StageTimes((0.082, 0.075, 0.066), 0.214, start_overhead_s("vgg16", 8))
-    assert first.profile is None  # nothing is known of GPU memory or utilisation
-
-
-def test_a_trace_without_iterations_takes_the_duration(tmp_path: Path) -> None:
-    header = "job_id,num_gpu,submit_time,duration,iteration_time,resource_time_0,resource_time_1"
-    (item,) = read_muri(tmp_path, "a,2,0,3000,100,60,40", header=header).jobs
+def test_a_trace_of_muri_without_iterations_takes_the_duration(tmp_path: Path) -> None:
+    text = (
+        "job_id,num_gpu,submit_time,duration,iteration_time,resource_time_0,resource_time_1\na,2,0,3000,100,60,40\n"
+    )
+    (item,) = read(tmp_path, text).jobs
     assert item.duration_s == 3.0
     assert item.stages == StageTimes((0.06, 0.04), 0.1, 10.0)
 
 
 def test_stage_times_survive_our_own_format(tmp_path: Path) -> None:
-    trace = read_muri(tmp_path, *MURI_ROWS)
+    trace = read_trace(ASSETS / "muri.csv")
     mixed = replace(trace, jobs=(trace.jobs[0], replace(trace.jobs[1], stages=None)))
     write_trace(mixed, tmp_path / "own.csv")
     assert read_trace(tmp_path / "own.csv") == mixed
     damaged = (tmp_path / "own.csv").read_text(encoding="utf-8").replace("0.082 0.075 0.066", "0.082 much")
-    (tmp_path / "own.csv").write_text(damaged, encoding="utf-8")
     with pytest.raises(TraceError, match="stage_times_s"):
-        read_trace(tmp_path / "own.csv")
+        read(tmp_path, damaged)
 
 
 # -- one reader of Slurm's accounting for replays, learning and the live cluster
