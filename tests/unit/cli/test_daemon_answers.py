@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from builders import LIGHT
 from daemon_site import Site
+from kept import HERE, same_as
 from lucid.cli.jobs import when as when_command
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
@@ -226,11 +228,12 @@ def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_t
         assert "Lucid only observes vc" in " ".join(site.ctl(*words).split())
 
 
-@pytest.fixture
-def reserved(tmp_path: Path) -> Site:
+@pytest.fixture(scope="module")
+def reserved(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The job 8 has waited long for both nodes. The jobs 9 and 10, too long to end before, need a GPU of the three
     that are free on them."""
-    site = Site(tmp_path, restarts=None, profiling_partition="", first_guess_s=30_000.0)
+    folder = tmp_path_factory.mktemp("reserved")
+    site = Site(folder, restarts=None, profiling_partition="", first_guess_s=30_000.0)
     site.predictor = WithContention(HistoryPredictor(30_000.0))
     site.start()
     alone: dict[str, str] = {"mark": "lucid:vc=vc;share=0"}
@@ -245,16 +248,13 @@ def reserved(tmp_path: Path) -> Site:
     return site
 
 
-def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(reserved: Site) -> None:
-    asked = ["queue", "--config", str(reserved.folder / "lucid.toml")]
-    told = CliRunner(env={"COLUMNS": "80"}).invoke(lucidctl, asked).output
-    above, _, below = told.partition("why it waits")
-    assert above.count("2 nodes kept for job 8 (8 GPUs, until about day ") == told.count("until about") == 1
-    rows = [line.rstrip() for line in below.splitlines() if re.match(r" *vc \d ", line)]
-    assert [row.split()[2] for row in rows] == ["8", "9", "10"]
-    assert rows[0].endswith(" needs 8 GPUs, 3 free")
-    assert [" 3 free, all on nodes kept for job " in row for row in rows] == [False, True, True]
-    assert max(map(len, rows)) <= 80
+@pytest.mark.parametrize("words", ["queue", "explain 9", "explain 8", "explain 1", "why-not 8"])
+def test_a_reservation_is_told_as_recorded(reserved: Site, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 80 columns: the queue has a line for each job, and the reservation once above them."""
+    monkeypatch.setattr(time, "time", lambda: reserved.slurm.now)
+    asked = [*words.split(), "--config", str(reserved.folder / "lucid.toml")]
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(lucidctl, asked, catch_exceptions=False).output
+    same_as(HERE / "words" / f"reserved-{words.replace(' ', '-')}.txt", told)
 
 
 def test_what_would_help_ends_in_time_and_says_what_was_not_tried(
@@ -266,26 +266,9 @@ def test_what_would_help_ends_in_time_and_says_what_was_not_tried(
         "nothing that was tried would start it now (fewer GPUs); not all tried within 0 s: fewer GPUs, sharing, both"
     )
     assert "with 2 GPUs: " in reserved.ctl("why-not", "8", "--gpus", "2"), "what is asked for is tried"
-
-
-def test_explain_begins_with_why_a_job_waits_now_and_what_would_help(reserved: Site) -> None:
-    waits, helps, starts, *_ = reserved.ctl("explain", "9").splitlines()
-    words = "place 2 in its queue: needs 1 GPU; 3 free, all on nodes kept for job 8 (8 GPUs, until about day 0 "
-    assert waits.startswith("job 9 waits for 29 s in vc, ")
-    assert words in waits
-    assert helps == "what would help: nothing that was tried would start it now (sharing)"
-    assert starts.startswith("starts: ")
-    _, helps, *_ = reserved.ctl("explain", "8").splitlines()
-    assert helps == "what would help: with 1 GPU it would start now", "two of the three go to smaller jobs"
+    monkeypatch.undo()
     tried = json.loads(reserved.ctl("why-not", "8", "--json"))
     assert list(tried["if"]) == ["with 4 GPUs", "with 2 GPUs", "with 1 GPU", "willing to share"]
-    assert helps == f"what would help: {tried['helps']['words']}"
-    told = reserved.ctl("why-not", "8")
-    assert "\nwith 4 GPUs: waits: needs 4 GPUs, 1 free\n" in told
-    assert "\nwith 1 GPU: starts on n" in told
-    runs = reserved.ctl("explain", "1")
-    assert "what would help" not in runs
-    assert "\nuse: 22.3 GPU-hours held, not measured" in runs
 
 
 def test_the_other_vcs_are_tried_too(tmp_path: Path) -> None:
