@@ -8,7 +8,6 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -307,34 +306,28 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site.submit(ENDLESS, 1)
     site.submit(SHORT, 1, run_s=3000.0, time_limit_s=600.0)
     site.turns(30.0)
-    monkeypatch.setattr(window_words, "time", SimpleNamespace(time=lambda: site.slurm.now))
+    monkeypatch.setattr(time, "time", lambda: site.slurm.now)
+    monkeypatch.setenv("COLUMNS", "120")
     return site
 
 
-def test_explain_and_why_not_say_with_which_limit_it_would_start_now(site: Site) -> None:
-    told = site.ctl("explain", LONG)
-    window = "maintenance of n[1-2],p1 (m) from day 0 00:36:40 to day 0 02:36:40"
-    assert f"{window}; its time limit of 60 min ends after that begins" in told.replace("1.0 h", "60 min")
-    assert "with --time 0:18:00 it would start now" in told
+def test_a_window_is_told_as_recorded(site: Site) -> None:
+    """With which limit a job would start before it; then a running job that may last into it."""
+    asked = [f"explain {LONG}", f"explain {ENDLESS}", f"why-not {LONG}", f"why-not {LONG} --time 30"]
+    told = {words: site.ctl(*words.split()) for words in asked}
     data = json.loads(site.ctl("explain", LONG, "--json"))
     assert data["sooner"] == {"limit_s": 1080.0}
     early_s, likely_s, _ = data["starts_in_s"]
     assert early_s == likely_s >= 8370, "it cannot be before the end"
-    assert "this job has no time limit, so it cannot start before" in site.ctl("explain", ENDLESS)
-    assert "with --time 0:18:00: start" in site.ctl("why-not", LONG)
-    assert "with --time 0:30:00: waits" in site.ctl("why-not", LONG, "--time", "30")
     assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
-
-
-def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:
     window = site.slurm.reserved[0]
     site.slurm.reserved = [replace(window, start_s=site.slurm.now + 300.0)]
     site.turns(70.0)
-    assert "may last into: maintenance of n[1-2],p1 (m) from" in site.ctl("explain", SHORT)
+    told |= {words: site.ctl(*words.split()) for words in (f"explain {SHORT}", "queue")}
+    same_as(HERE / "words/window.txt", "".join(f"$ lucidctl {words}\n{text}" for words, text in told.items()))
     assert len(json.loads(site.ctl("explain", SHORT, "--json"))["reaches"]) == 1
-    assert f"job {SHORT} may still run then" in site.ctl("queue")
-    (told,) = json.loads(site.ctl("queue", "--json"))["windows"]
-    assert (told["nodes"], told["reaching"]) == (["n1", "n2", "p1"], [SHORT])
+    (seen,) = json.loads(site.ctl("queue", "--json"))["windows"]
+    assert (seen["nodes"], seen["reaching"]) == (["n1", "n2", "p1"], [SHORT])
 
 
 def test_words_of_windows() -> None:
