@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
+from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.duration.evaluate import evaluate_duration, walk_forward
 from lucid.models.duration.features import from_log, to_log
@@ -120,6 +123,18 @@ def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
         assert estimate.source[0] == "demand mean"
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(row=st.integers(600, 899), limit=st.one_of(st.just(math.nan), st.floats(1.0, 1e6)))
+def test_terms_and_intercept_sum_to_the_score(
+    model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float
+) -> None:
+    job = structs.replace(jobs.select([row]), limit_s=np.array([limit]))
+    told = model.explain_facts(job, history.facts(job))
+    assert told.intercept + sum(term.score for term in told.terms) == pytest.approx(told.score, abs=1e-9)
+    assert told.estimate_s == model.predict(job, history).point_s[0]
+    assert float(to_log(told.estimate_s)) == pytest.approx(told.score, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -225,9 +240,12 @@ def test_a_model_stored_without_its_longest_job_is_read_and_bounded_all_the_same
     assert "longest_s" in old.to_json()
 
 
-def test_evaluation_refuses_rows_out_of_range(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "head", ["job_id,user,submit_time,duration\n1,a,0,1\n", "job_id,submit_time,duration\n1,0,1\n"]
+)
+def test_evaluation_refuses_rows_out_of_range(tmp_path: Path, head: str) -> None:
     path = tmp_path / "log.csv"
-    path.write_text("job_id,user,submit_time,duration\n" + "1,a,0,1\n" * 3, encoding="utf-8")
+    path.write_text(head + 2 * head.splitlines(keepends=True)[1], encoding="utf-8")
     with pytest.raises(TraceError, match="from 1 to 2"):
         evaluate_duration(path, 3)
 
