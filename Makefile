@@ -187,8 +187,8 @@ bench: $(STAMP) ## figures of speed and quality, as README names them
 demo: $(STAMP) ## simulate a synthetic month under five policies; table, one explanation, report page
 	@$(BIN)/lucidctl demo --out out/demo
 
-cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints how to use it: docs/testbed.md
-	@$(PYTHON) slurm/testbed up
+cluster: $(STAMP) ## a real Slurm on this machine (root, Debian's debootstrap); prints how to use it: docs/testbed.md
+	@$(BIN)/python slurm/testbed up
 
 demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with Lucid packing (root; about 8 minutes)
 	@$(BIN)/python slurm/demo.py
@@ -216,8 +216,8 @@ test-examples: $(STAMP) ## the programs of examples/ with PyTorch, Lightning and
 	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v tests/unit/job_programs/test_lucid_elastic.py
 	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_examples_live.py
 
-cluster-down: ## end it and remove every trace but the cached tree
-	@$(PYTHON) slurm/testbed down
+cluster-down: $(STAMP) ## end it and remove every trace but the cached tree
+	@$(BIN)/python slurm/testbed down
 
 clean: ## remove what make created
 	rm -rf $(VENV) out build mutants mutants.log *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

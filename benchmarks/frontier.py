@@ -56,7 +56,7 @@ class _PairOracle(GivenPredictor):
         self._truth = truth
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        return self._truth.speeds(a, b)
+        return self._truth(a, b)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 # Control characters (a terminal takes orders from them), format characters (they turn text round, or hide), line and
@@ -105,3 +106,8 @@ def text_of(value: Any) -> str:
     if value is None or value == []:
         return ""
     raise TypeError(f"a {type(value).__name__} where a text belongs")
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """The value if it is an object of JSON; else one without members."""
+    return value if isinstance(value, Mapping) else {}

@@ -47,10 +47,20 @@ local function split_type(option, item, types)
   return head .. (count or "1"), name
 end
 
+-- Is an item a number of GPUs without a type: "gpu:2", or "2" in an option for GPUs alone?
+local function is_count(option, item)
+  local rest = item:match("^gres[/:]gpu(.*)$") or item:match("^gpu(.*)$")
+  if not rest then
+    return option:find("^gpus") and item:find("^0*[1-9]%d*$")
+  end
+  return rest == "" or rest:find("^[:=]0*[1-9]%d*$")
+end
+
 local function decide(options)
   local types = known_types()
   local edits = {}
-  local feature
+  local step = options["type"] == "srun" and os.getenv("SLURM_JOB_ID") -- asks by its job's variables, too
+  local feature, counted
   for _, option in ipairs(OPTIONS) do
     local text = options[option]
     if type(text) == "string" and text ~= "" then
@@ -61,6 +71,10 @@ local function decide(options)
           return {} -- two models in one job: left to Slurm, which says so
         end
         feature = name or feature
+        counted = counted or not step and is_count(option, item)
+        if feature and counted then
+          return {} -- the same: a model in one place, and a number without one in another
+        end
         items[#items + 1] = plain
       end
       local made = table.concat(items, ",")

@@ -9,7 +9,6 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from builders import LIGHT
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.cli.main import lucidctl
 from lucid.config.load import Settings, settings_from
@@ -21,6 +20,7 @@ from lucid.models.history import HistoryPredictor
 from lucid.slurm.client import Breaker
 from lucid.slurm.records.job import SlurmNode
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import LIGHT
 
 
 class Site:

@@ -17,7 +17,7 @@ from lucid.slurm.records.request import JobDefaults
 TEXTS = {
     "Partition": "partition", "TresPerNode": "tres_per_node", "TresPerJob": "tres_per_job",
     "TresPerSocket": "tres_per_socket", "TresPerTask": "tres_per_task", "ReqNodeList": "req_nodes",
-    "AdminComment": "admin_comment", "Extra": "extra", "CpusPerTres": "cpus_per_tres", "MemPerTres": "mem_per_tres",
+    "Extra": "extra", "CpusPerTres": "cpus_per_tres", "MemPerTres": "mem_per_tres",
 }  # fmt: skip
 NUMBERS = {"SiteFactor": "site_factor", "NumCPUs": "num_cpus", "MinMemoryNode": "mem_node_mib"}
 """Of ``scontrol update``: the field of `Changes`."""

@@ -6,6 +6,7 @@ sets StartTime ahead after a requeue, and refuses what the real one refuses.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.profiler.use import GpuUse
 from lucid.slurm.client import Changes, HeldGpu, declined
 from lucid.slurm.records.configuration import NO_NETWORK, Network, Partition, Reservation
-from lucid.slurm.records.fields import gpu_count, shard_types
+from lucid.slurm.records.fields import gpu_count
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
@@ -59,7 +60,8 @@ class FakeSlurm:
     writes: list[tuple[str, str]] = field(default_factory=list)
     reads: int = 0
     fails_at_write: Callable[[int], Exception | None] = lambda n: None
-    down: bool = False
+    down: bool | BaseException = False
+    """Does it answer nothing about jobs? Or what asking for them raises."""
     name: str = "fake"
 
     defaults: dict[str, JobDefaults] = field(default_factory=dict)
@@ -89,23 +91,24 @@ class FakeSlurm:
     """How many jobs were submitted to hold a single GPU."""
     refuses_held: str = ""
     """Slurm's words to a job that is to hold a single GPU."""
-    resume_program: str = "/etc/resume"
-    asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
     _preempted_s: dict[str, float] = field(default_factory=dict)
     """When it last preempted others, by the job for which it did."""
 
     def config(self) -> dict[str, str]:
-        if self.down:
-            raise ClusterUnavailable("down")
+        self._answer()
         return {
             "PrivateData": self.private,
-            "ResumeProgram": self.resume_program,
-            "SuspendProgram": self.resume_program,
+            "ResumeProgram": "/etc/resume",
+            "SuspendProgram": "/etc/resume",
             "SuspendTime": "600 sec",
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
+
+    def _answer(self) -> None:
+        if self.down:
+            raise self.down if self.down is not True else ClusterUnavailable("slurmctld does not answer")
 
     def partitions(self) -> list[Partition]:
         return []
@@ -227,7 +230,7 @@ class FakeSlurm:
 
     def _find(self, record: SlurmJob) -> Placement | None:
         wanted = record.request.req_nodes.split(",") if record.request.req_nodes else []
-        types = shard_types(record.request.tres_per_node)
+        types = re.findall(r"shard:(\w+)", record.request.tres_per_node)
         parts: list[NodeGpus] = []
         left = record.gpus
         for node in self.machines:
@@ -337,8 +340,7 @@ class FakeSlurm:
 
     def jobs(self) -> Sequence[SlurmJob]:
         self.reads += 1
-        if self.down:
-            raise ClusterUnavailable("slurmctld does not answer")
+        self._answer()
         return [
             replace(r, placement=()) if r.completing else r for r in self.records.values()
         ]  # Slurm forgets the GPUs of a job that completes
@@ -373,7 +375,6 @@ class FakeSlurm:
             self._set(job_id, dependency=_after(after))
 
     def node_states(self) -> str:
-        self.asked_states += 1
         return " ".join(f"{node.name} {sorted(node.states)}" for node in self.machines)
 
     def _write(self, job_id: str, what: str) -> SlurmJob:
@@ -420,8 +421,6 @@ class FakeSlurm:
         self._set(job_id, min_nodes=nodes)
         times = {"tres_per_node": nodes if changes.num_nodes is not None else 1}
         asked = sum(gpu_count(getattr(request, key)) * times.get(key, 1) for key in GPU_FIELDS)
-        if changes.admin_comment is not None:
-            self._set(job_id, admin_comment=changes.admin_comment)
         if changes.extra is not None:
             self._set(job_id, extra=changes.extra)
         self._set(job_id, request=request, gpus=asked or record.gpus, partition=changes.partition or record.partition)
@@ -437,10 +436,6 @@ class FakeSlurm:
 
     def number(self, job_id: str) -> int:
         return self.records[job_id].number
-
-    @property
-    def at_once(self) -> int:
-        return 50
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
         """As scontrol with a list: what it declines for one does not keep it from the others."""

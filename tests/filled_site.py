@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from builders import LIGHT
 from daemon_site import Site
 from lucid.daemon.learning.training import UPKEEP
 from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.slurm.view.profiles import ProfileReading
+from scenes.jobs import LIGHT
 
 __all__ = ["bounded_site", "filled_site", "idle_summary"]
 

@@ -14,18 +14,8 @@ RULES = ("adascale", "linear", "sqrt")
 
 
 def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams | None = None) -> float:
-    """lambda, by which the learning rate is multiplied for a batch of ``batch`` samples (P9, P22).
-
-    Args:
-        rule: "linear": M/M0; "sqrt": its root; "adascale": the gain
-            (var + sqr) / (var M0/M + sqr), between 1 and M/M0.
-        init: M0, samples.
-        batch: M, samples.
-        grad: gradient statistics at M0; only AdaScale needs them.
-
-    Raises:
-        ValueError: the rule is not known, or AdaScale lacks its statistics.
-    """
+    """lambda, by which the learning rate is multiplied for a batch of M samples, M0 being the first (P9, P22).
+    AdaScale's is the gain (var + sqr) / (var M0/M + sqr) by the statistics at M0, between 1 and M/M0."""
     ratio = batch / init
     if rule == "linear":
         return ratio
@@ -38,19 +28,9 @@ def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams 
 
 
 def gradient_statistics(gradients: ArrayLike, scale: float) -> GradParams:
-    """Unbiased squared norm and variance from the gradients of one step's parts (P6).
-
-    Args:
-        gradients: (parts, parameters), one row for each GPU and pass, at least two; preconditioned
-            already if the optimiser preconditions.
-        scale: the step's batch size over M0.
-
-    Returns:
-        The statistics at M0; the squared norm can be negative in a single step, so average over steps.
-
-    Raises:
-        ValueError: there are fewer than two rows: variance cannot be told from one.
-    """
+    """Unbiased squared norm and variance at M0 from the gradients of one step's parts (P6): one row for each GPU and
+    pass, preconditioned already if the optimiser preconditions. ``scale``: the step's batch size over M0. The squared
+    norm can be negative in a single step, so average over steps."""
     rows = np.asarray(gradients, dtype=np.float64)
     if rows.ndim != 2 or len(rows) < 2:
         raise ValueError(f"gradients of shape {rows.shape}: need at least two rows")

@@ -399,6 +399,7 @@ class Watcher:
                 if self.last.get(name) is not part:  # with every reason, in order
                     assert [*part.decisions.items()] == [*again.decisions.items()], "what is carried on differs"
                     assert (part.actions, part.wake_s) == (again.actions, again.wake_s)
+                    assert getattr(part.memory, "shadow", None) == getattr(again.memory, "shadow", None)
                 # regroups at arrivals and ends only (M16), although attained service grows in between; and kept nodes
                 # are looked at anew after LOOK_AGAIN_S, decision 0005
                 elif self.policy not in INTERLEAVING and not _time_moves_kept_nodes(

@@ -63,7 +63,7 @@ def draw(folder: Path) -> Iterator[Path]:
     bins = read_bins(shared("venus_throughput.csv"))
     model = fit_throughput(bins.upto(_UNTIL), 5, parallel=1)
     yield from draw_pictures(model.gpus.model, folder / "throughput", "GPUs submitted in ten minutes", "√GPUs")
-    terms = {f"{term.term} = {term.value}": term.score for term in model.explain(bins.upto(_NOON), "gpus")}
+    terms = {f"{term.name} = {term.value}": term.score for term in model.explain(bins.upto(_NOON), "gpus")}
     largest = dict(sorted(terms.items(), key=lambda item: -abs(item[1]))[:_MOST_TERMS])
     path = folder / "throughput" / "local-explanation.png"
     _bars(largest, "contribution (√GPUs)", f"Why this many GPUs are expected after {_NOON:%d %B %Y, %H:%M}", path)

@@ -179,13 +179,13 @@ class Row:
             raise BadCell(column, value, f"is above {most}")
         return number
 
-    def real_or_none(self, column: str, least: float = 0.0, most: float = math.inf) -> float | None:
+    def real_or_none(self, column: str) -> float | None:
         """The cell as ``real``; ``None`` where it is empty or the column is not there."""
-        return self.real(column, least, most) if self.text(column) else None
+        return self.real(column) if self.text(column) else None
 
-    def whole_or_none(self, column: str, least: int = 0, most: int | None = None) -> int | None:
+    def whole_or_none(self, column: str, most: int | None = None) -> int | None:
         """The cell as ``whole``; ``None`` where it is empty or the column is not there."""
-        return self.whole(column, least, most) if self.text(column) else None
+        return self.whole(column, most=most) if self.text(column) else None
 
     def flag_or_none(self, column: str) -> bool | None:
         """Yes, no, or ``None`` where the cell is empty or the column is not there."""
@@ -337,6 +337,8 @@ def table_rows(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tupl
                 found = ", ".join(names) or "nothing"
                 raise TraceError(f"{path}: line 1: no column {', '.join(missing)} (found: {found}); {remedy}")
             for row in reader:
+                if None in row.values():
+                    raise TraceError(f"{path}, line {reader.line_num}: fewer fields than the header names")
                 yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; {remedy}") from None

@@ -28,6 +28,7 @@ from lucid.accounting.values import (
     tres,
 )
 from lucid.errors import TraceError
+from lucid.text import mapping_of
 
 ABOUT = "Slurm accounting, sacct --parsable2, with or without its header line"
 
@@ -425,15 +426,15 @@ def _answers(text: str) -> Iterator[Any]:
 
 
 def _line(job: Mapping[str, Any]) -> str:
-    time, array = job["time"], _map(job.get("array"))
-    state = _map(job["state"]).get("current")
+    time, array = job["time"], mapping_of(job.get("array"))
+    state = mapping_of(job["state"]).get("current")
     task = _number(array.get("task_id"))
     number = job["job_id"] if task is None else f"{_number(array.get('job_id'))}_{task}"
-    tres = _map(job.get("tres"))
+    tres = mapping_of(job.get("tres"))
     limit = _number(time.get("limit"))
     cells = (
         number,
-        job.get("user") or _map(job.get("association")).get("user"),
+        job.get("user") or mapping_of(job.get("association")).get("user"),
         job.get("account"),
         job.get("partition"),
         job.get("qos"),
@@ -457,10 +458,6 @@ def _things(listed: Any) -> Iterator[str]:
         name = f"{one['type']}/{one['name']}" if one.get("name") else one["type"]
         # sacct prints memory with its unit; in JSON it is in MiB
         yield f"{name}={_number(one.get('count'))}{'M' if name == 'mem' else ''}"
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: Any) -> Any:

@@ -17,7 +17,7 @@ from math import ceil
 from typing import Final
 
 from lucid.core.job import JobProfile
-from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
+from lucid.core.prediction import score_of
 
 SM_COST = 0.3
 BANDWIDTH_COST = 0.4
@@ -33,12 +33,8 @@ def contention_speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
 
 
 def contention_score(profile: JobProfile) -> int:
-    """Share score by expected speed beside a typical partner: above ``TINY_ABOVE`` Tiny, from ``MEDIUM_FROM`` on
-    Medium, else Jumbo."""
-    speed = contention_speeds(profile, _TYPICAL_PARTNER)[0]
-    if speed > TINY_ABOVE:
-        return TINY
-    return MEDIUM if speed >= MEDIUM_FROM else JUMBO
+    """Share score by expected speed beside a typical partner."""
+    return score_of(contention_speeds(profile, _TYPICAL_PARTNER)[0])
 
 
 _SLACK_SHARE: Final = 1.1

@@ -20,6 +20,7 @@ import rich.table
 import rich.text
 from rich.console import RenderableType
 
+from lucid.errors import LucidError
 from lucid.text import shown
 
 if TYPE_CHECKING:
@@ -113,11 +114,6 @@ def stdout_console() -> Console:
     return Console(width=_PIPE_COLUMNS)
 
 
-def stderr_console() -> Console:
-    """A console on stderr, for bars of progress."""
-    return Console(stderr=True)
-
-
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         facts = "".join(f" {name}={value}" for name, value in getattr(record, "facts", {}).items())
@@ -129,6 +125,19 @@ def warn_on_stderr() -> None:
     logger = logging.getLogger("lucid")
     if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
         logger.addHandler(_Warnings(logging.WARNING))
+
+
+def run(command: click.Command, name: str) -> None:
+    """Run a command of the shell; errors that Lucid raises on purpose end in one message and their own exit code."""
+    warn_on_stderr()
+    try:
+        command(standalone_mode=True, prog_name=name)
+    except LucidError as error:
+        say(f"{name}: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
 
 
 _QUIET_S = 2.0
@@ -145,7 +154,7 @@ def many_bars() -> Iterator[Callable[[str, int, int], None]]:
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
-        console=stderr_console(),
+        console=Console(stderr=True),
         transient=True,
     )
     tasks: dict[str, TaskID] = {}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import click
 
-from lucid.cli.console import say, warn_on_stderr
+from lucid.cli.console import run, say
 from lucid.cli.options import Group, with_examples
-from lucid.errors import LucidError, ModelError
+from lucid.errors import ModelError
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": (
@@ -209,16 +208,8 @@ with_examples(lucidctl, "")
 
 
 def main() -> None:
-    """Run ``lucidctl``; errors that Lucid raises on purpose end in one message and their own exit code."""
-    warn_on_stderr()
-    try:
-        lucidctl(standalone_mode=True, prog_name="lucidctl")
-    except LucidError as error:
-        say(f"lucidctl: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+    """Run ``lucidctl``."""
+    run(lucidctl, "lucidctl")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ Medium. The first is the paper's. The paper does not print the second: here it i
 a pair free of interference."""
 
 
+def score_of(speed: float) -> int:
+    """The share score of an average normalised speed beside others."""
+    return TINY if speed > TINY_ABOVE else MEDIUM if speed >= MEDIUM_FROM else JUMBO
+
+
 class StageTimes(Struct, frozen=True):
     """The stage times of one iteration of a job alone on its GPUs, from a dry run or measured.
 

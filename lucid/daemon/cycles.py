@@ -218,7 +218,9 @@ class Cycles:
         able = self.cluster.capabilities
         self._predictor = predictor = live_predictor(parts.settings, parts.predictor, parts.left_out)
         if isinstance(parts.predictor, LiveModels):
-            self._tell_models(parts.predictor)
+            for kind, serving in parts.predictor.serving.items():
+                level = logging.ERROR if serving.trouble else logging.INFO
+                _LOG.log(level, "model", extra={"facts": {"kind": kind, **to_json(serving)}})
         ended = parts.store.ended()
         self._known, self._new = len(ended), 0
         predictor.learn(ended)
@@ -263,11 +265,6 @@ class Cycles:
     def _profiled(self, job: Job) -> bool:
         """Whether a new job goes through the profiling partition first."""
         return self.profiles_in(job.vc) and goes_through_profiling(job, self._profiling)
-
-    def _tell_models(self, models: LiveModels) -> None:
-        for kind, serving in models.serving.items():
-            level = logging.ERROR if serving.trouble else logging.INFO
-            _LOG.log(level, "model", extra={"facts": {"kind": kind, **to_json(serving)}})
 
     def _learn_what_was_missed(self) -> None:
         if self._catch_up is None:

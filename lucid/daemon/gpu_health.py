@@ -66,11 +66,6 @@ def odd_numbers(one: Mapping[str, Any]) -> str:
     )
 
 
-def _ends_jobs(out: GpuOut) -> bool:
-    """Whether the fault is one of the GPU or its driver that a program does not survive."""
-    return not out.by and out.kind in ("xid", "lost") and out.whose in ("gpu", "driver")
-
-
 class GpuHealth:
     """Judges the health of GPUs once a cycle."""
 
@@ -116,7 +111,11 @@ class GpuHealth:
         """The GPUs that get no new start in partitions in pack mode; those that persons took out always are among
         them."""
         kept = {name: out for name, out in self.outs.items() if out.by or self._rules.leave_out}
-        return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
+        faults = ("xid", "lost")  # of the GPU or its driver, a program does not survive them
+        return {
+            name: replace(out, ends_jobs=not out.by and out.kind in faults and out.whose in ("gpu", "driver"))
+            for name, out in kept.items()
+        }
 
     def status(self, not_kept: Mapping[str, str]) -> dict[str, Any]:
         """The health of GPUs for ``lucidctl``, pages and metrics. ``not_kept``: GPUs that are out and not kept from

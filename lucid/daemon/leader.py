@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from lucid.daemon.build import Parts
+    from lucid.daemon.reporting.public_view import Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,6 @@ _GONE_S = 20.0
 _STANDBY, _UNREACHED = "standby", "unreached"
 
 
-class Views(Protocol):
-    """A source of what lucidd last wrote: its store, or what it publishes of it."""
-
-    def view(self, name: str) -> Any:
-        """The view of this name; ``None`` where there is none."""
-
-
 class LeaseWatch:
     """Measures how long something in the store has stayed the same, by the clock of this process."""
 
@@ -118,7 +112,7 @@ class Standby(Struct, frozen=True):
         return (lease is None or lease.holder != self.holder) and abs(now_s - self.at_s) < _GONE_S + 30.0
 
 
-def standby_of(store: Views) -> Standby | None:
+def standby_of(store: SqliteStore | Published) -> Standby | None:
     """The lucidd that last reported that it stands by; it may have gone since.
 
     Raises: StoreError: it cannot be read."""
@@ -192,7 +186,13 @@ class Leader:
         if self._seen.unchanged_s(held) >= self.lasts_s:
             return True
         offer: Any = self._parts.store.view(_UNREACHED)
-        return isinstance(offer, dict) and offer.get("token") == held.token and self._reaches_slurm()
+        if not isinstance(offer, dict) or offer.get("token") != held.token:
+            return False
+        try:
+            self._parts.client.jobs()
+        except ClusterError:
+            return False
+        return True
 
     def _stand_by(self, held: Lease | None, now_s: float) -> None:
         if self._waits_since_s is None:
@@ -250,10 +250,3 @@ class Leader:
         if found is None or found.holder == self.holder:
             return None
         return found if self._other.unchanged_s(seen) < _GONE_S else None
-
-    def _reaches_slurm(self) -> bool:
-        try:
-            self._parts.client.jobs()
-        except ClusterError:
-            return False
-        return True

@@ -5,7 +5,7 @@ Also the policy's settings as this cluster can honour them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -93,41 +93,33 @@ def settle_switches(settings: Settings, store: SqliteStore, now_s: float) -> lis
 
 def words_of_switches(
     settings: Settings, stored: Mapping[str, str], configured_there: Mapping[str, str]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Findings for an administrator on the switches that differ from lucid.toml, each with how to take it back.
     ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""
-    found = []
     gone = overtaken(settings, stored)
     for name, switch in switches_of(stored).items():
         configured = settings.daemon.partitions.get(name)
         back = f"lucidctl mode {name} configured"
         if configured is None or switch.mode not in set(Mode):
-            found.append(warn(f"a switch {KEY}{name} = {switch.mode} names no known partition or mode", back))
+            yield warn(f"a switch {KEY}{name} = {switch.mode} names no known partition or mode", back)
         elif name in gone:
-            found.append(
-                warn(
-                    f"{name} was switched to {switch.mode} by hand since {switch.since()}, when lucid.toml said "
-                    f"{switch.was}; it says {configured} now",
-                    f"restart lucidd, which then follows the file; or at once: {back}",
-                )
+            yield warn(
+                f"{name} was switched to {switch.mode} by hand since {switch.since()}, when lucid.toml said "
+                f"{switch.was}; it says {configured} now",
+                f"restart lucidd, which then follows the file; or at once: {back}",
             )
         elif switch.mode != configured:
-            found.append(
-                warn(
-                    f"{name} is in mode {switch.mode} by hand since {switch.since()}; lucid.toml says {configured}",
-                    f"{back} takes that back",
-                )
+            yield warn(
+                f"{name} is in mode {switch.mode} by hand since {switch.since()}; lucid.toml says {configured}",
+                f"{back} takes that back",
             )
     for name in dict.fromkeys([*settings.daemon.partitions, *configured_there]):
         says, read = str(settings.daemon.partitions.get(name, "nothing")), configured_there.get(name, "nothing")
         if configured_there and says != read and name not in gone:
-            found.append(
-                warn(
-                    f"lucid.toml says {says} for {name}, but the lucidd that runs read {read} when it started",
-                    "restart lucidd, which reads its file only at the start",
-                )
+            yield warn(
+                f"lucid.toml says {says} for {name}, but the lucidd that runs read {read} when it started",
+                "restart lucidd, which reads its file only at the start",
             )
-    return found
 
 
 def modes_from(settings: Settings, switches: Mapping[str, str], released: Collection[str] = ()) -> dict[str, Mode]:

@@ -119,44 +119,37 @@ def _check_is_vc(daemon: DaemonSettings, partition: str, key: str) -> None:
         raise ConfigError(f"{key}: not in daemon.partitions{hint} (there: {known}); say there what lucidd may do")
 
 
+_TO_RESIZE = frozenset([Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT])
+
+
 def _check_one(settings: Settings, name: str, key: str) -> None:
     """Check one policy. ``key``: the file and the setting that names it."""
     able = _most(settings)
     if name not in known_policies():
         hint = did_you_mean(name, _runnable(settings, able))
         raise ConfigError(f"{key}: there is no such policy{hint}; {_known(settings, able)}")
-    lacking = _lacking(name, settings, able)
-    if lacking == [Capability.PREEMPT] and settings.slurm.packs:
-        raise ConfigError(
-            f"{key}: it stops running jobs, which then start over; "
-            f'that takes policy.profiling.restarts = "allowed"; {_known(settings, able)}'
+    lacking, packs = {*_lacking(name, settings, able)}, settings.slurm.packs
+    if not lacking:
+        return
+    if lacking == {Capability.PREEMPT} and packs:
+        why = 'it stops running jobs, which then start over; that takes policy.profiling.restarts = "allowed"'
+    elif packs and Capability.RESIZE in lacking and lacking <= _TO_RESIZE:
+        why = (
+            f"it resizes jobs, and lacks {Capability.RESIZE} here: set daemon.elastic.reports_dir to a folder where "
+            "such jobs report their progress (lucid-report)"
         )
-    if (
-        Capability.RESIZE in lacking
-        and settings.slurm.packs
-        and {*lacking} <= {Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT}
-    ):
-        raise ConfigError(
-            f"{key}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
-            f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
-            f"{_known(settings, able)}"
+    elif Capability.INTERLEAVE in lacking:
+        why = f"it forms groups of jobs that take turns, and lacks {Capability.INTERLEAVE} here: "
+        why += _for_turns(name, settings)
+    elif Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
+        why = (
+            "it goes by the epochs and epoch times of each job as they will be, which only a replay knows "
+            f"({Capability.ORACLE}); optimus-fitted learns them from reports"
         )
-    if Capability.INTERLEAVE in lacking:
-        raise ConfigError(
-            f"{key}: it forms groups of jobs that take turns, and lacks "
-            f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
-        )
-    if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
-        raise ConfigError(
-            f"{key}: it goes by the epochs and epoch times of each job as they will be, "
-            f"which only a replay knows ({Capability.ORACLE}); optimus-fitted learns them from reports; "
-            f"{_known(settings, able)}"
-        )
-    if lacking:
-        raise ConfigError(
-            f"{key}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
-            f"with these settings, so it runs in simulations only; {_known(settings, able)}"
-        )
+    else:
+        why = f"it needs {', '.join(sorted(lacking))}, which Slurm does not offer Lucid with these settings, so it "
+        why += "runs in simulations only"
+    raise ConfigError(f"{key}: {why}; {_known(settings, able)}")
 
 
 def _most(settings: Settings) -> frozenset[Capability]:
@@ -306,10 +299,7 @@ def check_lending(settings: Settings, where: str) -> None:
             "partition of its own, over all nodes of the VCs that lend (lucidctl slurm lending prints its line)"
         )
     for vc in pool.quotas:
-        if vc not in daemon.partitions:
-            known = ", ".join(daemon.partitions)
-            hint = did_you_mean(vc, daemon.partitions)
-            raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions{hint} (there: {known})")
+        _check_is_vc(daemon, vc, f"{where}: daemon.pool.quotas.{vc}")
     from lucid.models.history import HistoryPredictor
 
     if lending.mode == "off" or settings.daemon.policy not in known_policies():

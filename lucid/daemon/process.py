@@ -147,17 +147,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--check", action="store_true", help="say whether the settings are sound, and stop; needs no Slurm"
     )
     given = parser.parse_args(arguments)
-    if given.check:
-        return _checked(given.config)
-    handler = log_handler()
-    for log in (_LOG, logging.getLogger("lucid")):
-        log.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
     stop, reload = threading.Event(), Reload(given.config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reload.end(stop))
-    signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
     try:
+        if given.check:
+            checked_settings(given.config)
+            print(shown(f"{given.config}: sound"))
+            return 0
+        handler = log_handler()
+        for log in (_LOG, logging.getLogger("lucid")):
+            log.addHandler(handler)
+        _LOG.setLevel(logging.INFO)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: reload.end(stop))
+        signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
         settings = load_settings(given.config, live=True)
         trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
@@ -183,16 +185,6 @@ def main(arguments: list[str] | None = None) -> int:
     if reload.due:
         begin_anew()
     return status
-
-
-def _checked(config: Path) -> int:
-    try:
-        checked_settings(config)
-    except LucidError as error:
-        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
-        return error.exit_code
-    print(shown(f"{config}: sound"))
-    return 0
 
 
 def turn_until(

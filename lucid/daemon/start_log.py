@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from operator import is_not
 from typing import Any
 
+from lucid.core.codec import to_json
 from lucid.core.decision import Plan, Start
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import behind_barrier
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, run_times_of, start_times_of, starts_ahead, wait_of
-from lucid.orchestrator.forecast.plan_ahead import Forecast, PairSpeed, forecast
+from lucid.orchestrator.forecast.plan_ahead import PairSpeed, forecast
 from lucid.orchestrator.policy import Policy
 from lucid.store.recorder import QUIET_S
 from lucid.store.sqlite import SqliteStore
@@ -79,18 +80,16 @@ class StartLog:
                 wait = wait_of(*waiting[job_id], ahead)
                 if wait is not None:
                     times.waits(job_id, wait, now_s)
-            self._tell(snapshot, ahead)
+            self.starts = to_json(starts_ahead(snapshot, ahead, self._times))
+            self._store.put_view(STARTS, self.starts)
             self._reported_of, took_s = seen, time.perf_counter() - began_s
             self._reported.done(now_s, _COST * took_s)
             self._quiet.done(now_s, _COST * took_s)
             if note:
                 self._noted.done(now_s, _COST * took_s)
         if note or changed:
-            self._keep()
-
-    def _tell(self, snapshot: Snapshot, ahead: Forecast) -> None:
-        self.starts = starts_ahead(snapshot, ahead, self._times).to_dict()
-        self._store.put_view(STARTS, self.starts)
+            self.kept = {**times.to_dict(), "run_times": self._run_times.to_dict()}
+            self._store.put_view(START_TIMES, self.kept)
 
     def _learn(self, snapshot: Snapshot, known: Sequence[str]) -> bool:
         """Learn how long the ended jobs ran, beside their estimates; returns whether there were any."""
@@ -107,10 +106,6 @@ class StartLog:
             if job_id in before or job_id in told
         }
         return learned
-
-    def _keep(self) -> None:
-        self.kept = {**self._times.to_dict(), "run_times": self._run_times.to_dict()}
-        self._store.put_view(START_TIMES, self.kept)
 
 
 class _Due:

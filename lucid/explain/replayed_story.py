@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lucid.core.decision import DecisionRow
-from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
 from lucid.explain.formatting import duration, gpus
 from lucid.explain.predictions import prediction_data, prediction_lines
@@ -18,7 +17,7 @@ from lucid.orchestrator.registry import import_policy
 from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
-from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
+from lucid.simulator.record import DecisionLog, job_row, load_decisions
 from lucid.simulator.report.tables import TellStory
 from lucid.text import csv_text
 
@@ -27,7 +26,10 @@ def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
     """The story of one job from a policy's folder of a run, and its JSON form.
 
     Raises: TraceError: the folder's files cannot be read, or have no such job."""
-    job, rows, joined, prediction = _read(folder, job_id)
+    import_policy(folder.name)  # a third party's policy may have reasons of its own
+    decisions = folder / "decisions.jsonl"
+    job, (rows, prediction) = _outcome(folder / "jobs.csv", job_id), load_decisions(decisions, job_id)
+    joined = _joined(decisions, job_id)
     data: dict[str, Any] = {
         "job": job,
         "policy": folder.name,
@@ -63,15 +65,6 @@ def story_teller(logs: Mapping[str, DecisionLog]) -> TellStory:
         )
 
     return tell
-
-
-def _read(
-    folder: Path, job_id: str
-) -> tuple[dict[str, str], list[DecisionRow], list[tuple[str, float]], Prediction | None]:
-    path = folder / "decisions.jsonl"
-    import_policy(folder.name)  # a third party's policy may have reasons of its own
-    outcome, decisions = _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id)
-    return outcome, decisions, _joined(path, job_id), load_prediction(path, job_id)
 
 
 def _outcome(path: Path, job_id: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct
@@ -27,22 +26,13 @@ _MOST_RECORDS: Final = 200
 """Most records of one job that are read, so that nobody waits long for the answer."""
 
 
-class HeldBack(StrEnum):
-    """What kept a job waiting that a shorter limit would have avoided."""
-
-    WINDOW = "window"
-    """A reservation or a maintenance window."""
-    LARGER_JOB = "larger_job"
-    """Nodes that were reserved for a larger job."""
-    ORDER = "order"
-    """The job's place in the queue."""
-
-
-_BEFORE: Final[Mapping[HeldBack, str]] = {
-    HeldBack.WINDOW: "before nodes closed",
-    HeldBack.LARGER_JOB: "before a larger job for which nodes were reserved",
-    HeldBack.ORDER: "earlier in the queue",
+_BEFORE: Final[Mapping[str, str]] = {
+    "window": "before nodes closed",
+    "larger_job": "before a larger job for which nodes were reserved",
+    "order": "earlier in the queue",
 }
+"""What kept a job waiting that a shorter limit would have avoided: the first is a reservation or a maintenance
+window."""
 
 
 class LimitRow(Struct, frozen=True):
@@ -94,14 +84,14 @@ def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier 
     return replay_limits(files[-_MOST_RECORDS:], asked).earlier.get(ended.job.id)
 
 
-def held_back(held: Hold) -> tuple[HeldBack, str]:
+def held_back(held: Hold) -> tuple[str, str]:
     """What held a job back, and the words of a window."""
     for reason in held.reasons:
         if isinstance(reason, Closes) and not reason:
-            return HeldBack.WINDOW, str(reason.words)
+            return "window", str(reason.words)
         if isinstance(reason, Backfill | Reserved) and not reason:
-            return HeldBack.LARGER_JOB, ""
-    return HeldBack.ORDER, ""
+            return "larger_job", ""
+    return "order", ""
 
 
 def earlier_words(one: Earlier) -> str:
@@ -147,6 +137,6 @@ def earlier_to_dict(one: Earlier) -> dict[str, Any]:
         "started_s": job.begin_s,
         "would_have_started_s": one.at_s,
         "earlier_s": round(one.earlier_s, 3),
-        "held_by": str(by),
+        "held_by": by,
         "why": window,
     }

@@ -13,12 +13,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field, structs
 
+from lucid.core import prediction
 from lucid.errors import ModelError
 from lucid.models.library import StoredModel
 from lucid.models.packing.share_score import ShareTree
@@ -29,14 +30,6 @@ IntArray = npt.NDArray[np.intp]
 
 LINKS: Final = ("identity", "log")
 _MISSING: Final = 0
-
-
-class TermScore(NamedTuple):
-    """The addend of one term in one row's score: the term's name, the row's value(s), the addend (link space)."""
-
-    term: str
-    value: str
-    score: float
 
 
 class Axis(Struct, frozen=True, omit_defaults=True):
@@ -177,11 +170,11 @@ class AdditiveModel(StoredModel, frozen=True, tag="lucid-additive/1"):
         score = self.score(columns)
         return np.exp(score) if self.link == "log" else score
 
-    def explain_one(self, row: Mapping[str, Any]) -> list[TermScore]:
+    def explain_one(self, row: Mapping[str, Any]) -> list[prediction.Term]:
         """The addends of one row in term order; they and the intercept sum to `score` of that row."""
         addends = self.score_terms({name: [row[name]] for name in self.features if name in row})[0]
         return [
-            TermScore(term.name, ", ".join(_shown(row[axis.feature]) for axis in term.axes), float(addend))
+            prediction.Term(term.name, ", ".join(_shown(row[axis.feature]) for axis in term.axes), float(addend))
             for term, addend in zip(self.terms, addends, strict=True)
         ]
 

@@ -15,10 +15,10 @@ from msgspec import Struct
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.kind import Kind, TooFew
-from lucid.models.library import Library, StoredModel, Trained
+from lucid.models.library import Library, StoredModel, Trained, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
-from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
+from lucid.models.training import Action, Decision, Evidence, Rules, due
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 
@@ -118,19 +118,17 @@ class Keeper:
 
     def _tick(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
         looked = self._examined(kind, now)
-        if looked.evidence is None:
+        decision = looked.decision
+        if decision is None or decision.action is Action.NOTHING:
             return looked
         try:
-            decision, trained = run_due(
-                self.library,
-                looked.evidence,
-                lambda _: self._train(kind),
-                kind.rules(self._rules),
-                lambda why: self.library.suspend(kind.name, "; ".join(why.reasons)),
-            )
+            if decision.action is Action.FALL_BACK:
+                self.library.suspend(kind.name, "; ".join(decision.reasons))
+            return replace(looked, trained=self._train(kind))
+        except TrainingRuns as error:  # which serves the same purpose
+            return replace(looked, decision=replace(decision, reasons=(*decision.reasons, f"skipped: {error}")))
         except LucidError as error:
             return self._failed(looked, kind, error)
-        return replace(looked, decision=decision, trained=trained)
 
     def _examined(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
         unknown = Outcome(kind.name, None, None)

@@ -103,11 +103,6 @@ def digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def last_line_start(path: Path) -> int:
-    """Where the last line of a file begins, in bytes."""
-    return path.read_bytes().rfind(b"\n") + 1
-
-
 M = TypeVar("M")
 
 _SERVICE_FORMAT: Final = "lucid-model-service/1"
@@ -357,7 +352,7 @@ class Library:
         with path.open("ab+") as file:
             # A crash may have torn the last line: it was never completed, so it goes.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                file.truncate(last_line_start(path))
+                file.truncate(path.read_bytes().rfind(b"\n") + 1)
             file.write((json.dumps(entry) + "\n").encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())

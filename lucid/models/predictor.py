@@ -12,11 +12,9 @@ from typing import Any
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
-from lucid.core.prediction import DurationTerms, Prediction, Split, Term
-from lucid.errors import ModelError
+from lucid.core.prediction import DurationTerms, Prediction
 from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.evaluate import DURATION
-from lucid.models.duration.features import LOG_OFFSET_S
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable, request_columns
 from lucid.models.duration.model import DurationModel
@@ -68,7 +66,6 @@ class LearnedPredictor:
         history: DurationHistory,
         otherwise: Predictor,
         *,
-        epoch_s: float = 0.0,
         profiled_s: float = 0.0,
         share: ShareTree | None = None,
     ) -> LearnedPredictor:
@@ -82,7 +79,6 @@ class LearnedPredictor:
             otherwise,
             share=tree or share,
             pairs=served.model(PAIRS),
-            epoch_s=epoch_s,
             profiled_s=profiled_s,
             sources={"duration": f"{cls.name} {served.version(DURATION)}", "share": source},
         )
@@ -102,7 +98,7 @@ class LearnedPredictor:
             return Prediction(duration_s, source, other.share_score, other.share_source, duration_terms=terms)
         usage = usage_of(profile)
         score = int(self._share.predict([usage])[0])
-        splits = tuple(Split(*step) for step in self._share.path(usage))
+        splits = tuple(self._share.path(usage))
         return Prediction(
             duration_s, source, score, self._sources["share"], duration_terms=terms, share_splits=splits
         )
@@ -118,17 +114,9 @@ class LearnedPredictor:
             return longer_s, f"{other.duration_source}; it outlived that while it was profiled", None
         table = _columns([job], self._epoch_s, [profile])
         ran_s = 0.0 if profile is None else self._profiled_s
-        found = self.duration.explain_facts(table, self.history.facts(table), ran_s)
-        terms = DurationTerms(
-            found.intercept,
-            tuple(Term(*term) for term in found.terms),
-            found.score,
-            LOG_OFFSET_S,
-            found.low_s,
-            found.high_s if math.isfinite(found.high_s) else None,
-        )
+        estimate_s, source, terms = self.duration.explain_facts(table, self.history.facts(table), ran_s)
         # An estimate of 0 s would cause a division by zero in callers that divide by it.
-        return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
+        return max(estimate_s, 1.0), f"{self._sources['duration']}: {source}", terms
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
         """The speeds by the pair model, capped at full speed; else by the other predictor."""
@@ -181,8 +169,6 @@ def _columns(
         "end_s": [item.end_s + epoch_s for item in ended],
         "duration_s": [item.ran_s for item in ended],
     }
-    if ended and len(ended) != len(jobs):
-        raise ModelError(f"{len(ended)} ends for {len(jobs)} jobs; give one each")
     return JobTable.from_columns(
         {
             name: [nan if profile is None else getattr(profile, name) for profile in profiles]
@@ -197,9 +183,7 @@ class RowScorer:
     """Scores rows given as a mapping of feature to value; text, number, or None (missing)."""
 
     def __init__(self, model: AdditiveModel) -> None:
-        self.names = tuple(term.name for term in model.terms)
-        self.features = model.features
-        self.intercept = model.intercept
+        self._intercept = model.intercept
         axes: dict[int, int] = {}
         self._axes: list[Axis] = []
         self._terms: list[tuple[tuple[int, ...], Any]] = []
@@ -211,17 +195,13 @@ class RowScorer:
             self._terms.append((tuple(axes[id(axis)] for axis in term.axes), term.scores.tolist()))
         self._last = [axis.size - 1 for axis in self._axes]
 
-    def terms(self, row: Mapping[str, Any]) -> list[float]:
-        """Every term's addend, in the model's order."""
-        bins = [self._bin(axis, last, row[axis.feature]) for axis, last in zip(self._axes, self._last, strict=True)]
-        return [
-            scores[bins[axes[0]]] if len(axes) == 1 else scores[bins[axes[0]]][bins[axes[1]]]
-            for axes, scores in self._terms
-        ]
-
     def __call__(self, row: Mapping[str, Any]) -> float:
         """Intercept and addends together (link space)."""
-        return self.intercept + math.fsum(self.terms(row))
+        bins = [self._bin(axis, last, row[axis.feature]) for axis, last in zip(self._axes, self._last, strict=True)]
+        return self._intercept + math.fsum(
+            scores[bins[axes[0]]] if len(axes) == 1 else scores[bins[axes[0]]][bins[axes[1]]]
+            for axes, scores in self._terms
+        )
 
     @staticmethod
     def _bin(axis: Axis, last: int, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""When to train a model again or suspend a version: pure decisions from evidence, and a tick that acts.
+"""When to train a model again or suspend a version: pure decisions from evidence.
 
 Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is learned
 from. The model's mean absolute error over the recent jobs is compared with that of history means over the same jobs;
@@ -8,7 +8,7 @@ above 1 the model is worse than knowing nothing but means. Input drift is the po
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.errors import ModelError
-from lucid.models.library import Library, Trained, TrainingRuns
 
 _FLOOR: Final = 1e-4  # a bin that is empty on one side would make the index infinite
 
@@ -155,28 +154,6 @@ def category_psi(trained: Sequence[str | None], recent: Sequence[str | None], *,
         for names in (trained, recent)
     ]
     return _index(counts[0] / len(trained), counts[1] / len(recent))
-
-
-def run_due(
-    library: Library,
-    evidence: Evidence,
-    train: Callable[[Library], Trained],
-    rules: Rules | None = None,
-    fall_back: Callable[[Decision], None] = lambda _: None,
-) -> tuple[Decision, Trained | None]:
-    """One tick of the timer (daemon or cron): decide, suspend the version in service if need be, train.
-
-    `train` calls `Library.train`, which holds the lock; if another training runs this tick is skipped, since
-    that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state."""
-    decision = due(evidence, rules)
-    if decision.action is Action.NOTHING:
-        return decision, None
-    if decision.action is Action.FALL_BACK:
-        fall_back(decision)
-    try:
-        return decision, train(library)
-    except TrainingRuns as error:
-        return Decision(decision.action, (*decision.reasons, f"skipped: {error}")), None
 
 
 def _numbers_share(values: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

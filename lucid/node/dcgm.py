@@ -109,8 +109,8 @@ def _reading(uuid: str, values: Mapping[str, float], xid: int | None) -> GpuRead
 
 
 class ExporterMetrics:
-    """``GpuMetrics`` from a dcgm-exporter's page: ``http://host:9400/metrics``, or a file (for node_exporter's
-    textfile collector, and for tests)."""
+    """Readings from a dcgm-exporter's page: ``http://host:9400/metrics``, or a file (for node_exporter's textfile
+    collector, and for tests)."""
 
     name = "dcgm-exporter"
 
@@ -143,14 +143,6 @@ class ExporterMetrics:
             found[uuid] = _reading(uuid, values, new)
         return found
 
-    def conditions(self) -> Sequence[GpuCondition] | None:
-        """``None``: NVML stands beside it."""
-        return None
-
-    def xids(self) -> Mapping[int, Sequence[int]]:
-        """None: NVML stands beside it."""
-        return {}
-
     def close(self) -> None:
         """Do nothing: no file is held open."""
 
@@ -171,7 +163,7 @@ class ExporterMetrics:
 class JoinedMetrics:
     """Everything from ``main``, and from ``beside`` what ``main`` does not know. Either may fail alone."""
 
-    def __init__(self, main: GpuMetrics, beside: GpuMetrics) -> None:
+    def __init__(self, main: ExporterMetrics, beside: GpuMetrics) -> None:
         self._main = main
         self._beside = beside
         self.name = f"{main.name}+{beside.name}"

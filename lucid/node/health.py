@@ -64,7 +64,8 @@ class HealthPolls:
                     self._tells = False
                     return
                 self._watch.observe(seen, now_s)
-                lines = [_line(one, now_s) for one in seen if _notable(one)]
+                told = ((one, _notable(one)) for one in seen)
+                lines = [{"at": now_s, "gpu": one.index, "uuid": one.uuid, **said} for one, said in told if said]
                 self._failing = False
             xids = self._metrics.xids()
             self._watch.events(xids, now_s)
@@ -87,11 +88,8 @@ class HealthPolls:
             self._log(str(error))
 
 
-def _notable(one: GpuCondition) -> bool:
-    return bool(one.lost or one.uncorrected or one.remap_pending or one.remap_failed or one.throttle)
-
-
-def _line(one: GpuCondition, now_s: float) -> dict[str, Any]:
+def _notable(one: GpuCondition) -> dict[str, Any]:
+    """What of a GPU's condition belongs into the evidence."""
     told = {
         "lost": one.lost,
         "uncorrected": one.uncorrected,
@@ -99,4 +97,4 @@ def _line(one: GpuCondition, now_s: float) -> dict[str, Any]:
         "remap_failed": one.remap_failed,
         "throttle": list(one.throttle),
     }
-    return {"at": now_s, "gpu": one.index, "uuid": one.uuid, **{key: value for key, value in told.items() if value}}
+    return {key: value for key, value in told.items() if value}

@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
+from lucid.core.codec import from_others, to_json
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
 
@@ -54,8 +56,9 @@ class Owners:
         if key not in self._known:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            sluid = _CGROUP_SLUID.search(self._read(pid, "cgroup"))
-            found = self._by_cgroup(pid) or (self._by_sluid(sluid[1]) if sluid else None) or self._by_step(pid)
+            group = self._read(pid, "cgroup")
+            job, sluid = _CGROUP_JOB.search(group), _CGROUP_SLUID.search(group)
+            found = job[1] if job else (self._by_sluid(sluid[1]) if sluid else None) or self._by_step(pid)
             if found or not sluid:  # a job whose first process is not seen yet is looked for again
                 self._known[key] = found
         if given:
@@ -109,10 +112,6 @@ class Owners:
             pid = int(stat[1]) if len(stat) > 1 else 0
         return line
 
-    def _by_cgroup(self, pid: int) -> str | None:
-        found = _CGROUP_JOB.search(self._read(pid, "cgroup"))
-        return found[1] if found else None
-
     def _by_sluid(self, sluid: str) -> str | None:
         if sluid not in self._jobs:
             if len(self._jobs) >= _MOST:
@@ -157,8 +156,7 @@ class Owners:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     """One job on this node. ``gpus`` are UUIDs or numbers of device files; empty: whatever GPUs its processes are
     found on. ``slurm_id`` is the number that Slurm's cgroups carry (the job's own name for most; for a task of an
     array the task's raw number). ``pids``: ids of its first processes, if there is no Slurm to ask."""
@@ -184,7 +182,7 @@ def write_job_spec(folder: Path, spec: JobSpec) -> None:
     Raises:
         OSError: the folder cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / f"{spec.job}.json", json.dumps(asdict(spec)).encode())
+    write_atomic(folder / f"{spec.job}.json", json.dumps(to_json(spec)).encode())
 
 
 def remove_job_spec(folder: Path, job: str) -> None:
@@ -198,10 +196,6 @@ def read_job_specs(folder: Path) -> Iterator[JobSpec]:
         if path.name.startswith("."):
             continue
         try:
-            data = json.loads(path.read_bytes())
-            known = {f.name: data[f.name] for f in fields(JobSpec) if f.name in data}
-            known["gpus"] = tuple(str(gpu) for gpu in known.get("gpus", ()))
-            known["pids"] = tuple(int(pid) for pid in known.get("pids", ()))
-            yield JobSpec(**known)
-        except (OSError, ValueError, TypeError, AttributeError, ConfigError):
+            yield from_others(JobSpec, json.loads(path.read_bytes()))
+        except (OSError, ValueError, ConfigError):
             continue

@@ -8,19 +8,20 @@ profile lost costs a job its chance of sharing, nothing more."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from lucid.core.codec import from_others, to_json
-from lucid.core.gpu import MOST_NUMBER, CardHealth, NodeHealth
+from lucid.core.gpu import MOST_NUMBER, NodeHealth
 from lucid.core.job import JobProfile, sound_profile
 from lucid.errors import MetricsError
 from lucid.files import read_regular, write_atomic
@@ -64,37 +65,86 @@ def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False
     return path
 
 
+class ReportFiles(Generic[_T]):
+    """The files of a folder that samplers write, each read once, and again when it was replaced."""
+
+    def __init__(self, folder: Path, read: Callable[[Path], _T], names: str = "[!.]*.json") -> None:
+        self.folder = folder
+        self._read = read
+        self._names = names
+        self.items: dict[str, _T] = {}
+        """What each file holds, by its name. Of a file that cannot be read any more the earlier content counts."""
+        self.versions: dict[str, int] = {}
+        """When each file was written, in nanoseconds."""
+        self.bad: dict[str, str] = {}
+        """By file name, what is wrong with those that could not be read."""
+
+    def news(self) -> list[str]:
+        """Read what is new; returns the names of files that were read, or are gone. Where the folder cannot be
+        listed, all that is known stays."""
+        there, news = dict[str, int](), list[str]()
+        try:
+            for entry in os.scandir(self.folder):
+                if fnmatchcase(entry.name, self._names):
+                    with suppress(FileNotFoundError):
+                        there[entry.name] = entry.stat().st_mtime_ns
+        except FileNotFoundError:
+            there = {}
+        except OSError:
+            return news
+        for name in sorted(there):
+            if self.versions.get(name) == there[name]:
+                continue
+            try:
+                self.items[name] = self._read(self.folder / name)
+                self.bad.pop(name, None)
+                news.append(name)
+            except FileNotFoundError:
+                continue  # its job ended meanwhile
+            except (MetricsError, OSError) as error:
+                self.bad[name] = str(error)
+            self.versions[name] = there[name]
+        gone = self.versions.keys() - there.keys()
+        for name in gone:
+            del self.versions[name]
+            self.items.pop(name, None)
+            self.bad.pop(name, None)
+        return [*news, *gone]
+
+
+def by_job(summaries: Iterable[Summary]) -> dict[str, tuple[Summary, ...]]:
+    """The summaries by job."""
+    found: dict[str, tuple[Summary, ...]] = {}
+    for summary in summaries:
+        found[summary.job] = (*found.get(summary.job, ()), summary)
+    return found
+
+
 def read_profile_files(folder: Path) -> ProfileFiles:
     """Every summary in ``folder``; none where the folder does not exist."""
-    found: dict[str, list[Summary]] = {}
-    bad: list[str] = []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        if path.name.startswith("."):
-            continue
-        try:
-            summary = read_summary(path)
-        except FileNotFoundError:
-            continue  # its job ended between the listing and the reading
-        except MetricsError as error:
-            bad.append(str(error))
-            continue
-        found.setdefault(summary.job, []).append(summary)
-    return ProfileFiles({job: tuple(nodes) for job, nodes in found.items()}, tuple(bad))
+    files = ReportFiles(folder, read_summary)
+    files.news()
+    return ProfileFiles(by_job(files.items.values()), tuple(files.bad.values()))
 
 
 def read_summary(path: Path) -> Summary:
     """The summary in one file.
 
     Raises: FileNotFoundError: it is not there. MetricsError: it is no summary; the message names file and fault."""
+    return _read(path, _LARGEST_BYTES, summary_from_dict, "not a job's summary")
+
+
+def _read(path: Path, most: int, made: Callable[[dict[str, Any]], _T], what: str) -> _T:
+    """What ``made`` makes of the JSON of a file of at most so many bytes; ``what``: it is, if that cannot be made."""
     try:
-        content = read_regular(path, _LARGEST_BYTES + 1)
-        if len(content) > _LARGEST_BYTES:
-            raise ValueError(f"larger than {_LARGEST_BYTES} bytes")
-        return summary_from_dict(json.loads(content))
+        content = read_regular(path, most + 1)
+        if len(content) > most:
+            raise ValueError(f"larger than {most} bytes")
+        return made(json.loads(content))
     except FileNotFoundError:
         raise
     except Exception as error:  # whatever is wrong with it
-        raise MetricsError(f"{path}: not a job's summary ({error}); delete it, the sampler writes it anew") from None
+        raise MetricsError(f"{path}: {what} ({error}); delete it, the sampler writes it anew") from None
 
 
 def prune_profiles(folder: Path, before_s: float) -> int:
@@ -102,7 +152,7 @@ def prune_profiles(folder: Path, before_s: float) -> int:
     this user may not delete stay."""
     gone = 0
     for path in folder.glob("[!.]*.json") if folder.is_dir() else ():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if path.stat().st_mtime < before_s:
                 path.unlink()
                 gone += 1
@@ -167,7 +217,7 @@ def write_health(folder: Path, health: NodeHealth) -> None:
 
 def touch_health(folder: Path, node: str) -> None:
     """Touch the node's file, since its sampler still watches and has seen nothing new."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.utime(_path(folder, node))
 
 
@@ -175,33 +225,22 @@ def read_health(path: Path) -> NodeHealth:
     """The health of a node's GPUs from one file.
 
     Raises: FileNotFoundError: it is not there. MetricsError: it reports on no node's GPUs."""
-    try:
-        content = read_regular(path, _LARGEST_HEALTH_BYTES + 1)
-        if len(content) > _LARGEST_HEALTH_BYTES:
-            raise ValueError(f"larger than {_LARGEST_HEALTH_BYTES} bytes")
-        data = json.loads(content)
+
+    def made(data: dict[str, Any]) -> NodeHealth:
         if data.get("format") != HEALTH_FORMAT:
             raise ValueError(f"format {data.get('format')!r}, this version reads {HEALTH_FORMAT}")
         health = from_others(NodeHealth, data)
         for card in health.cards:
-            _sound_card(card)
+            if not 0 <= card.index <= MOST_NUMBER:
+                raise ValueError(f"a GPU has the number {card.index}")
+            for one in card.faults:
+                if not 0 < one.since_s <= one.began_s <= one.last_s:
+                    raise ValueError(f"{one.kind} was seen from {one.since_s} to {one.last_s}")
         if f"{health.node}.json" != path.name or len(health.cards) > _MOST_CARDS:
             raise ValueError(f"it tells of {len(health.cards)} GPUs of node {health.node!r}")
         return health
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever is wrong with it
-        raise MetricsError(
-            f"{path}: tells of no node's GPUs ({error}); delete it, the sampler writes it anew"
-        ) from None
 
-
-def _sound_card(card: CardHealth) -> None:
-    if not 0 <= card.index <= MOST_NUMBER:
-        raise ValueError(f"a GPU has the number {card.index}")
-    for one in card.faults:
-        if not 0 < one.since_s <= one.began_s <= one.last_s:
-            raise ValueError(f"{one.kind} was seen from {one.since_s} to {one.last_s}")
+    return _read(path, _LARGEST_HEALTH_BYTES, made, "tells of no node's GPUs")
 
 
 class HealthFolder:
@@ -210,46 +249,18 @@ class HealthFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._seen: dict[str, int] = {}
-        self._nodes: dict[str, NodeHealth] = {}
-        self._alive_s: dict[str, float] = {}
-        self.bad: dict[str, str] = {}
+        self._files = ReportFiles(folder, read_health)
+        self.bad = self._files.bad
 
     def read(self) -> Mapping[str, NodeHealth]:
         """The health by node; the same objects as long as their files are the same."""
-        try:
-            entries = {entry.name: entry.stat() for entry in os.scandir(self.folder) if _is_file(entry.name)}
-        except FileNotFoundError:
-            entries = {}
-        except OSError:
-            return self._nodes
-        for name, found in entries.items():
-            node = name.removesuffix(".json")
-            self._alive_s[node] = found.st_mtime
-            if self._seen.get(name) == found.st_mtime_ns:
-                continue
-            try:
-                self._nodes[node] = read_health(self.folder / name)
-                self.bad.pop(name, None)
-            except FileNotFoundError:
-                continue
-            except MetricsError as error:
-                self.bad[name] = str(error)
-            self._seen[name] = found.st_mtime_ns
-        for name in self._seen.keys() - entries.keys():
-            del self._seen[name]
-            self.bad.pop(name, None)
-            self._nodes.pop(name.removesuffix(".json"), None)
-            self._alive_s.pop(name.removesuffix(".json"), None)
-        return dict(self._nodes)
+        self._files.news()
+        return {health.node: health for health in self._files.items.values()}
 
     def silent(self, now_s: float) -> list[str]:
         """Nodes whose sampler has not touched its file for some minutes."""
-        return sorted(node for node, at_s in self._alive_s.items() if now_s - at_s > 5 * ALIVE_S)
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(".json") and not name.startswith(".")
+        since_ns = (now_s - 5 * ALIVE_S) * 1e9
+        return sorted(name.removesuffix(".json") for name, at_ns in self._files.versions.items() if at_ns < since_ns)
 
 
 class Evidence:
@@ -277,30 +288,21 @@ class UseFolder:
     may be asked from several threads. ``job``: only this job's."""
 
     def __init__(self, folder: Path, job: str = "") -> None:
-        self._folder, self._files = folder, f"{escape(job)}[.@]*json" if job else "[!.]*.json"
+        self._files = ReportFiles(folder, _use_in, f"{escape(job)}[.@]*json" if job else "[!.]*.json")
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, str, tuple[GpuUse, ...]]] = {}
-        """By file name: version, job, use."""
 
     def uses(self) -> dict[str, tuple[GpuUse, ...]]:
         """The use by job id, over all nodes of the job. Files that are no summaries, or of samplers that did not
         record it yet, have none: lucidd and ``lucidctl doctor`` report files that cannot be read."""
         with self._lock:
-            self._read()
+            self._files.news()
             found: dict[str, tuple[GpuUse, ...]] = {}
-            for _, job, use in self._seen.values():
+            for job, use in self._files.items.values():
                 found[job] = found.get(job, ()) + use
             return found
 
-    def _read(self) -> None:
-        known, self._seen = self._seen, {}
-        for path in self._folder.glob(self._files) if self._folder.is_dir() else ():
-            try:
-                version = path.stat().st_mtime_ns
-                before = known.get(path.name)
-                if before is None or before[0] != version:
-                    summary = read_summary(path)
-                    before = version, summary.job, summary.use
-            except (MetricsError, OSError):
-                continue
-            self._seen[path.name] = before
+
+def _use_in(path: Path) -> tuple[str, tuple[GpuUse, ...]]:
+    """The job that a summary is of, and its use: all that is kept of so many."""
+    summary = read_summary(path)
+    return summary.job, summary.use

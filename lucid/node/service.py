@@ -82,8 +82,7 @@ def metrics_from(source: str) -> GpuMetrics:
     if "/" in source:
         from lucid.node.dcgm import ExporterMetrics, JoinedMetrics  # urllib and ssl are 10 MiB
 
-        main: GpuMetrics = ExporterMetrics(source)
-        return JoinedMetrics(main, NvmlMetrics(gpm=False))
+        return JoinedMetrics(ExporterMetrics(source), NvmlMetrics(gpm=False))
     raise ConfigError(f"source {source!r}: known are nvml and a dcgm-exporter's page (http://…, or a file)")
 
 

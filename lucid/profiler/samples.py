@@ -16,6 +16,8 @@ from msgspec import Struct
 _HEAD: Final = struct.Struct("<III")
 """Checksum of the rest, sequence number, milliseconds since the base of its file (enough for 49 days)."""
 _GPU: Final = struct.Struct("<BBBBBBBBHH")
+_SHARES: Final = ("gpu_util", "mem_util", "own_util", "own_mem_util", "sm_active", "sm_occupancy", "dram_active")
+"""The shares of a GPU in the order of its record, before flags and memory."""
 _UNKNOWN, _UNKNOWN_MIB = 255, 65535
 _STEP_MIB: Final = 4
 """Step in which memory is kept, rounded up: up to 256 GiB in two bytes."""
@@ -85,13 +87,7 @@ def _mib(value: float | None) -> int:
 
 def _pack_gpu(gpu: GpuSample) -> bytes:
     return _GPU.pack(
-        _share(gpu.gpu_util),
-        _share(gpu.mem_util),
-        _share(gpu.own_util),
-        _share(gpu.own_mem_util),
-        _share(gpu.sm_active),
-        _share(gpu.sm_occupancy),
-        _share(gpu.dram_active),
+        *(_share(getattr(gpu, name)) for name in _SHARES),
         _SHARED * gpu.shared | _LOST * gpu.lost,
         _mib(gpu.mem_mib),
         _mib(gpu.own_mib),
@@ -99,20 +95,9 @@ def _pack_gpu(gpu: GpuSample) -> bytes:
 
 
 def _unpack_gpu(part: Sequence[float]) -> GpuSample:
-    shares = [None if value == _UNKNOWN else value / _FINE for value in part[:7]]
+    values = zip(_SHARES, part, strict=False)
+    shares = {name: None if value == _UNKNOWN else value / _FINE for name, value in values}
     flags = int(part[7])
     mem_mib, own_mib = (None if value == _UNKNOWN_MIB else float(value * _STEP_MIB) for value in part[8:])
-    gpu_util, mem_util, own_util, own_mem_util, sm_active, sm_occupancy, dram_active = shares
-    return GpuSample(
-        gpu_util,
-        mem_util,
-        mem_mib,
-        own_util,
-        own_mem_util,
-        own_mib,
-        sm_active,
-        sm_occupancy,
-        dram_active,
-        bool(flags & _SHARED),
-        bool(flags & _LOST),
-    )
+    lost, shared = bool(flags & _LOST), bool(flags & _SHARED)
+    return GpuSample(mem_mib=mem_mib, own_mib=own_mib, shared=shared, lost=lost, **shares)

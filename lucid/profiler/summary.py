@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from lucid.core.job import JobProfile, TimeShares
-from lucid.profiler.samples import GpuSample, Sample
+from lucid.profiler.samples import Sample
 from lucid.profiler.shape import (
     HostUse,
     MemoryTrend,
@@ -77,7 +78,8 @@ def point_of(sample: Sample, step_s: float = 1.0, host: HostUse | None = None) -
         step_s,
         mean_of(gpu.own_util if gpu.shared else gpu.gpu_util for gpu in seen),
         mean_of(gpu.own_mem_util if gpu.shared else gpu.mem_util for gpu in seen),
-        _most(_own_mib(gpu) for gpu in seen),
+        # alone, the card's figure is the safer one: it has the context and what no process is charged with
+        _most(gpu.own_mib if gpu.shared else gpu.mem_mib for gpu in seen),
         any(gpu.shared for gpu in seen),
         mean_of(gpu.gpu_util for gpu in seen),
         mean_of(gpu.mem_util for gpu in seen),
@@ -88,26 +90,24 @@ def point_of(sample: Sample, step_s: float = 1.0, host: HostUse | None = None) -
     )
 
 
-def _own_mib(gpu: GpuSample) -> float | None:
-    # Alone, the card's figure is the safer one: it has the context and what no process is charged with.
-    return gpu.own_mib if gpu.shared else gpu.mem_mib
+_MEANS: Final = ("gpu_util", "mem_util", "card_util", "card_mem_util", "sm_active", "dram_active")
+"""The readings of points of which a stretch has the mean."""
+
+
+def _means(points: Sequence[Point]) -> dict[str, Any]:
+    return {name: mean_of(getattr(point, name) for point in points) for name in _MEANS}
 
 
 def _joined(first: Point, second: Point) -> Point:
     pair = (first, second)
     return Point(
-        first.at_s,
-        first.step_s + second.step_s,
-        mean_of(p.gpu_util for p in pair),
-        mean_of(p.mem_util for p in pair),
-        _most(p.mem_mib for p in pair),
-        second.shared,
-        mean_of(p.card_util for p in pair),
-        mean_of(p.card_mem_util for p in pair),
-        _most(p.card_mib for p in pair),
-        mean_of(p.sm_active for p in pair),
-        mean_of(p.dram_active for p in pair),
-        mean_shares([(p.step_s, p.shares) for p in pair]),
+        at_s=first.at_s,
+        step_s=first.step_s + second.step_s,
+        mem_mib=_most(p.mem_mib for p in pair),
+        shared=second.shared,
+        card_mib=_most(p.card_mib for p in pair),
+        shares=mean_shares([(p.step_s, p.shares) for p in pair]),
+        **_means(pair),
     )
 
 
@@ -219,7 +219,7 @@ class Summary(Struct, frozen=True):
     """Normalised speed that was expected beside the partner when the pair was made."""
     seen_by: str = ""
     """How ``profile.seen_speed`` was found (lucid.profiler.pair_watch)."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """Trouble on the way, in words: a lost GPU, an Xid, samples dropped."""
     use: tuple[GpuUse, ...] = ()
     """How long each of the job's GPUs worked, and when they stood idle."""
@@ -249,53 +249,41 @@ def summarise(
         return Summary(
             job, node, tuple(gpus), 0.0, 0.0, samples, partner=partner, promised=promised, notes=tuple(notes)
         )
-    end_s = points[-1].at_s
+    begin_s, end_s = points[0].at_s, points[-1].at_s
     together = [point for point in points if point.shared and point.at_s >= partner_since_s]
     alone = [point for point in points if not point.shared]
     now = points[-1].shared  # the last minute, or since a partner came or went
     recent = _spell([point for point in points if point.at_s > end_s - _RECENT_S and point.shared == now])
-    findings = _alone(alone, amp, workload) if alone else _Alone()
-    beside = [point.mem_mib for point in together if point.mem_mib is not None]
-    return Summary(
+    found = Summary(
         job,
         node,
         tuple(gpus),
-        points[0].at_s,
+        begin_s,
         end_s,
         samples,
-        findings.profile,
-        findings.warm_up_s,
-        findings.steadiness,
-        # beside a partner, too, memory must be watched, and there it is the job's own that counts
-        memory_trend(beside, _step(together)) if points[-1].shared and beside else findings.memory,
-        findings.phases,
-        recent,
-        findings.spell,
-        _spell(_at_work(together)) if together else None,
-        _beside(together),
-        partner,
-        promised,
-        "",
-        tuple(notes),
+        recent=recent,
+        together=_spell(_at_work(together)) if together else None,
+        beside=_beside(together),
+        partner=partner,
+        promised=promised,
+        notes=tuple(notes),
+        **(_alone(alone, amp, workload) if alone else {}),
     )
+    beside = [point.mem_mib for point in together if point.mem_mib is not None]
+    if not (points[-1].shared and beside):
+        return found
+    # beside a partner, too, memory must be watched, and there it is the job's own that counts
+    return replace(found, memory=memory_trend(beside, _step(together)))
 
 
-class _Alone(Struct, frozen=True):
-    profile: JobProfile | None = None
-    warm_up_s: float | None = None
-    steadiness: Steadiness | None = None
-    memory: MemoryTrend | None = None
-    phases: tuple[Phase, ...] = ()
-    spell: Spell | None = None
-
-
-def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> _Alone:
+def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> dict[str, Any]:
+    """What a summary has of the time in which the job was alone."""
     util = [point.gpu_util or 0.0 for point in points]
     step_s = _step(points)
     begin_s, end_s = points[0].at_s, points[-1].at_s + step_s
     start = warm_up(util, step_s)
     if start is None:
-        return _Alone(phases=(Phase("warm-up", begin_s, end_s),))
+        return {"phases": (Phase("warm-up", begin_s, end_s),)}
     warm_up_s = points[start].at_s - begin_s
     first = start + round(_SETTLE_S / step_s) if start else start
     level = active_level(util[start:])
@@ -304,7 +292,7 @@ def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> _Alone:
     idle = {i for a, b in breaks for i in range(a, b)}
     kept = [i for i in range(first, len(points)) if i not in idle]
     if len(kept) * step_s < LEAST_WORK_S:
-        return _Alone(warm_up_s=warm_up_s, phases=phases)
+        return {"warm_up_s": warm_up_s, "phases": phases}
     work = [points[i] for i in kept]
     working = [util[i] for i in kept]
     steady = steadiness(working, step_s)
@@ -326,7 +314,14 @@ def _alone(points: Sequence[Point], amp: bool | None, workload: str) -> _Alone:
         mem_growing=bool(trend and trend.growing),
         shares=mean_shares([(point.step_s, point.shares) for point in work], LEAST_WORK_S),
     )
-    return _Alone(profile, warm_up_s, steady, trend, phases, spell)
+    return {
+        "profile": profile,
+        "warm_up_s": warm_up_s,
+        "steadiness": steady,
+        "memory": trend,
+        "phases": phases,
+        "alone": spell,
+    }
 
 
 def _phases(
@@ -365,16 +360,8 @@ def _step(points: Sequence[Point]) -> float:
 def _spell(points: Sequence[Point]) -> Spell | None:
     if not points:
         return None
-    return Spell(
-        sum(point.step_s for point in points),
-        mean_of(point.gpu_util for point in points),
-        mean_of(point.mem_util for point in points),
-        mean_of(point.card_util for point in points),
-        mean_of(point.card_mem_util for point in points),
-        mean_of(point.dram_active for point in points),
-        max((point.mem_mib for point in points if point.mem_mib is not None), default=None),
-        mean_of(point.sm_active for point in points),
-    )
+    mem_mib = _most(point.mem_mib for point in points)
+    return Spell(sum(point.step_s for point in points), mem_mib=mem_mib, **_means(points))
 
 
 def merged_profile(summaries: Sequence[Summary]) -> JobProfile | None:

@@ -205,7 +205,7 @@ class Journal:
                 found.append(Restore(path, before, record.mode, (record.uid, record.gid)))
         if edited:
             names = [str(change.path) for change in edited]
-            copies = ", ".join(str(self._place(self.files[name].before)) for name in names if self._had(name))
+            copies = ", ".join(str(self._place(self.files[name].before)) for name in names if self.files[name].before)
             raise ConfigError(
                 f"edited since setup: {', '.join(names)}. Nothing was undone. Take the edits below out, or move each "
                 "of these files away (mv FILE FILE.mine); run this again, and put your edits into what is there then"
@@ -279,9 +279,6 @@ class Journal:
             )
         digest = self._keep(change.after)
         record.after = [*(old for old in record.after if old != digest), digest]
-
-    def _had(self, name: str) -> bool:
-        return self.files[name].before != ""
 
     def _place(self, digest: str) -> Path:
         return self.folder / "files" / digest

@@ -27,7 +27,7 @@ from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.conf_text import NEEDED, read_texts
-from lucid.setup.install import check_installation, heartbeat_in, settings_in
+from lucid.setup.install import check_installation, heartbeat_in
 from lucid.setup.neighbours import MONITORING, monitors, writer_of
 from lucid.setup.site import Check, Table, run
 from lucid.slurm.act.write import GIVEN_UP
@@ -64,7 +64,7 @@ def check_files(settings: Settings, root: Path | None, config: Mapping[str, str]
         return
     try:
         found = check_installation(root, _CONF)
-        written = settings_in(root, _CONF)
+        written = read_texts(root, root / _CONF).settings
     except ConfigError as error:
         yield bad(str(error), "run this as a user who may read it")
         return

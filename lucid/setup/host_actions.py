@@ -46,7 +46,7 @@ def see_running() -> Site:
             client.nodes(),
             client.partitions(),
             client.jobs(),
-            gpu_limits=limits_of(client),
+            gpu_limits=limits_of(client)[0],
             preemption=client.preemption(),
             partition_settings=client.partition_settings(),
         )

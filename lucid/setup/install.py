@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
 from lucid.setup.conf_text import NEEDED, Texts, read_texts
 from lucid.setup.render import ADDRESS, MOST_SLOTS, SLOTS, misnamed
+from lucid.slurm.records.fields import hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +202,7 @@ def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[F
     ]
 
 
-def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str]:
-    """Parameters of slurm.conf and of what it includes, by key in small letters.
-
-    Raises:
-        ConfigError: slurm.conf itself cannot be read."""
-    return read_texts(root, root / conf).settings
-
-
-def heartbeat_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> str | None:
+def heartbeat_in(root: Path, conf: str) -> str | None:
     """The heartbeat that job_submit.lua reads, as lucid.plugin.conf names it; ``None`` where it names none."""
     try:
         text = ((root / conf).parent / "lucid.plugin.conf").read_text(encoding="utf-8")
@@ -316,14 +308,14 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
         yield Finding("gres.conf", False, f"cannot be read: {error}", remedy)
         return
     lines = [statement.pairs for statement in conf.statements_of("NodeName")]
-    declared = {host: row.get("gres", "") for row in lines for host in _hosts(row.get("nodename", ""))}
+    declared = {host: row.get("gres", "") for row in lines for host in hosts(row.get("nodename", ""))}
     detected = [row.get("nodename", "") for row in rows if row.get("autodetect", "off").lower() not in ("off", "")]
-    if any(not hosts or any("shard:" in declared.get(host, "") for host in _hosts(hosts)) for hosts in detected):
+    if any(not one or any("shard:" in declared.get(host, "") for host in hosts(one)) for one in detected):
         yield Finding("gres.conf", False, "AutoDetect names GPUs by their model, which hides their addresses", remedy)
     gpus: dict[str, dict[str, None]] = {}  # types in the order of their lines, which is Slurm's order
     slots: dict[str, dict[str, str]] = {}
     for row in rows:
-        for host in _hosts(row.get("nodename", "")):
+        for host in hosts(row.get("nodename", "")):
             if row.get("name") == "gpu":
                 gpus.setdefault(host, {})[row.get("type", "")] = None
             elif row.get("name") == "shard":
@@ -336,7 +328,7 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     for host, types in sorted(gpus.items()):
         count = next(iter(slots.get(host, {}).values()), str(SLOTS))
         wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:{count}" for kind in types}
-        wrong = misnamed(row for row in rows if host in _hosts(row.get("nodename", "")))
+        wrong = misnamed(row for row in rows if host in hosts(row.get("nodename", "")))
         if not all(ADDRESS.fullmatch(kind) for kind in types):
             says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
         elif wrong:
@@ -357,13 +349,6 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
 
 def _in_order(types: Iterable[str], gres: str) -> bool:
     return [word for word in gres.split(",") if word.startswith("gpu:")] == [f"gpu:{kind}:1" for kind in types]
-
-
-def _hosts(expression: str) -> list[str]:
-    try:
-        return hosts_in(expression)
-    except ConfigError:
-        return []
 
 
 NEW_TOML = """\

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lucid.errors import Finding, bad
 from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Edit, Statement, Texts, edited, with_values
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, SLOTS, Gres, addressed_gres, addresses, hosts_or_none, with_slots
@@ -20,24 +21,16 @@ _USUAL = (
 _OWN_PLUGIN = "call Lucid's from it (docs/files.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Something that setup does not change by itself, and what a person does about it."""
-
-    what: str
-    remedy: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Refused:
-    """What setup found that it refuses, and what it notes, on the way."""
+    """What setup found that it does not change by itself, with what a person does about it; and what it notes."""
 
     notes: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[Finding] = field(default_factory=list)
 
     def refuse(self, what: str, remedy: str) -> None:
         """Refuse something."""
-        self.refused.append(Refusal(what, remedy))
+        self.refused.append(bad(what, remedy))
 
 
 @dataclass(slots=True)
@@ -307,7 +300,7 @@ def _gres(
     by_remedy: dict[str, list[str]] = {}
     for what, remedy in found.problems:
         by_remedy.setdefault(remedy, []).append(what)
-    merged.refused += [Refusal("; ".join(whats[:5]), remedy) for remedy, whats in by_remedy.items()]
+    merged.refused += [bad("; ".join(whats[:5]), remedy) for remedy, whats in by_remedy.items()]
     merged.files |= {path: text for path, text in found.files.items() if text != gres.files[path]}
     return found
 

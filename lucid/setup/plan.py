@@ -14,13 +14,13 @@ from pathlib import Path
 
 from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, settings_from
-from lucid.errors import ConfigError, did_you_mean
+from lucid.errors import ConfigError, Finding, bad, did_you_mean
 from lucid.places import Mode
 from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
 from lucid.setup.host_actions import LINK, USER, Machine, program_link
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
-from lucid.setup.merge import WRAPPER, Merged, Refusal, Refused, merge_pack
+from lucid.setup.merge import WRAPPER, Merged, Refused, merge_pack
 from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, differing, plugin_conf, pool_line, rules_of, without_pool
@@ -67,7 +67,7 @@ class Lending:
     gone: str = ""
     again: bool = False
     notes: Sequence[str] = ()
-    refused: Sequence[Refusal] = ()
+    refused: Sequence[Finding] = ()
 
 
 def lending_of(
@@ -99,7 +99,7 @@ def lending_of(
         return Lending(notes=[_COULD.format(", ".join(pool.quotas))] if pool.quotas else ())
     if not pool.quotas:
         what = "; ".join(pool.left_out) or f"{', '.join(packed)} is one partition alone"
-        return Lending(refused=[Refusal(f"no two partitions could lend to each other: {what}", _BY_HAND)])
+        return Lending(refused=[bad(f"no two partitions could lend to each other: {what}", _BY_HAND)])
     return Lending(
         {
             "daemon.pool": {"partition": pool.partition, "quotas": pool.quotas},

@@ -391,13 +391,10 @@ def without_pool(texts: Texts, name: str) -> dict[Path, str]:
     """The files without the lines that ``pool_line`` gave; none where somebody else wrote the partition's line."""
     for statement in texts.statements_of("PartitionName"):
         text = texts.files[statement.path]
-        if statement.pairs["partitionname"] == name and _above(statement, text) == _MADE:
+        above = text.split("\n")[statement.first - 1].rstrip("\r") if statement.first else ""
+        if statement.pairs["partitionname"] == name and above == _MADE:
             return {statement.path: edited(text, [Edit(statement.first - 1, statement.after, ())])}
     return {}
-
-
-def _above(statement: Statement, text: str) -> str:
-    return text.split("\n")[statement.first - 1].rstrip("\r") if statement.first else ""
 
 
 def lending_text(

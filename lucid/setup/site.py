@@ -81,7 +81,7 @@ def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | No
     unsealed = ""
     # slurmdbd is down, or there is none: doctor says what it can
     rights = None if lucidd is None else _asked_or(lambda: client.rights(lucidd), None)
-    limits, group_limits = limits_of(client), _asked_or(client.group_limits, None)
+    limits, group_limits = limits_of(client)
     preemption = _asked_or(client.preemption, None)
     try:
         client.seal("lucid doctor")
@@ -94,9 +94,10 @@ def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | No
     )  # fmt: skip
 
 
-def limits_of(client: CommandClient) -> Limits:
-    """Limits on GPUs; none where slurmdbd is silent, or there is none."""
-    return _asked_or(client.gpu_limits, Limits())
+def limits_of(client: CommandClient) -> tuple[Limits, Mapping[str, GroupLimit] | None]:
+    """Limits on GPUs, and GrpTRES; no limits and ``None`` where slurmdbd is silent, or there is none."""
+    none: tuple[Limits, Mapping[str, GroupLimit] | None] = Limits(), None
+    return _asked_or(lambda: client.gpu_limits(), none)
 
 
 def _asked_or(question: Callable[[], _T], otherwise: _T) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,8 +87,10 @@ def compare_policies(
         else:
             found.not_applicable[name] = reason
     count = min(workers or os.cpu_count() or 1, len(todo))
-    work = _Work(scenario, promise)
-    results = _here(work, todo, report) if count <= 1 else _in_processes(work, todo, count, report)
+    if count > 1:
+        results = _in_processes(scenario, promise, todo, count, report)
+    else:
+        results = {name: _one(scenario, promise, name, report) for name in todo}
     for name in todo:
         result = results[name]
         if isinstance(result, ConfigError):
@@ -102,36 +104,24 @@ def compare_policies(
 _Result = Run | ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The work of a process: what is replayed. ``promise``: once more where a policy lends."""
-
-    scenario: Scenario
-    promise: bool
-
-
-def _here(work: _Work, policies: Sequence[str], report: Report | None) -> dict[str, _Result]:
-    def reporter(name: str) -> Callable[[int, int], None] | None:
-        return None if report is None else lambda done, total: report(name, done, total)
-
-    return {name: _one(work, name, reporter(name)) for name in policies}
-
-
-def _one(work: _Work, policy: str, report: Callable[[int, int], None] | None) -> _Result:
+def _one(scenario: Scenario, promise: bool, policy: str, report: Report | None) -> _Result:
     """A run; or why there can be none, where the policy alone could not show that."""
+    progress = None if report is None else lambda done, total: report(policy, done, total)
     try:
-        found = simulate(work.scenario, policy, None, report)
-        return with_promise(work.scenario, found) if work.promise else found
+        found = simulate(scenario, policy, None, progress)
+        return with_promise(scenario, found) if promise else found
     except ConfigError as error:
         return error
 
 
-def _in_processes(work: _Work, policies: Sequence[str], count: int, report: Report | None) -> Mapping[str, _Result]:
+def _in_processes(
+    scenario: Scenario, promise: bool, policies: Sequence[str], count: int, report: Report | None
+) -> dict[str, _Result]:
     # spawned, not forked: the caller may have threads
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         news: Any = manager.Queue()
-        pool = ProcessPoolExecutor(count, context, _begin, (work, news))
+        pool = ProcessPoolExecutor(count, context, _begin, (scenario, promise, news))
         try:
             jobs: dict[Future[_Result], str] = {pool.submit(_work, name): name for name in policies}
             left = set(jobs)
@@ -153,16 +143,16 @@ def _pass_on(news: Any, report: Report | None) -> None:
             report(*item)
 
 
-_given: _Work | None = None
-_news: Any = None
-"""In a worker process: the queue that it was given when it began."""
+_given: tuple[Scenario, bool, Any] | None = None
+"""What a worker process was given when it began: the queue for its progress is the last."""
 
 
-def _begin(work: _Work, news: Any) -> None:
-    global _given, _news
-    _given, _news = work, news
+def _begin(*given: Any) -> None:
+    global _given
+    _given = given
 
 
 def _work(policy: str) -> _Result:
     assert _given is not None
-    return _one(_given, policy, lambda done, total: _news.put((policy, done, total)))
+    scenario, promise, news = _given
+    return _one(scenario, promise, policy, lambda *progress: news.put(progress))

@@ -141,7 +141,7 @@ def lend_profiling_nodes(
     lent: list[Node] = []
     turn = sorted(left, key=lambda vc: -len(left[vc]))
     while len(lent) < wanted:
-        able = [vc for vc in turn if _can_lend(left[vc], largest[vc])]
+        able = [vc for vc in turn if len(left[vc]) > 1 and sum(n.gpus for n in left[vc][:-1]) >= largest[vc]]
         if not able:
             break
         for vc in able[: wanted - len(lent)]:
@@ -156,10 +156,6 @@ def lend_profiling_nodes(
 
 def _profiling(nodes: int) -> int:
     return max(1, round(_PROFILING_SHARE * nodes))
-
-
-def _can_lend(nodes: Sequence[Node], largest_gpus: int) -> bool:
-    return len(nodes) > 1 and sum(node.gpus for node in nodes[:-1]) >= largest_gpus
 
 
 def _demand_quantiles(trace: Trace, share: float) -> dict[str, int]:

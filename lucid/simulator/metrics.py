@@ -199,11 +199,6 @@ class Held:
     gpus: int
     days: float
 
-    @property
-    def less_gpu_h(self) -> float:
-        """GPU-hours held less than under the baseline; negative where there are more."""
-        return self.baseline_gpu_h - self.gpu_h
-
 
 @dataclass(frozen=True, slots=True)
 class Gains:
@@ -290,7 +285,7 @@ def held_by(run: Run, baseline: Run) -> Held:
 def held_text(held: Held, policy: str, baseline: str) -> str:
     """The GPU-hours held less as GPUs that work day and night, in one sentence; empty where there is no difference
     that anybody would see."""
-    less = held.less_gpu_h
+    less = held.baseline_gpu_h - held.gpu_h
     if abs(less) < _SEEN * held.baseline_gpu_h or not held.days or not held.baseline_gpu_h:
         return ""
     gpus = f"{abs(less) / 24.0 / held.days:,.1f}".removesuffix(".0")

@@ -158,7 +158,7 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
     """Both models from the tables that an administrator measured.
 
     Raises:
-        ModelError: a file cannot be read, or does not suffice."""
+        TraceError: a file cannot be read. ModelError: it does not suffice."""
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
     known = labelled(usages, pairings)

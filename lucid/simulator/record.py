@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lucid.core.codec import from_json
 from lucid.core.decision import DecisionRow, Hold, PartitionPlan, Plan, row_of
@@ -20,7 +20,6 @@ from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
 from lucid.text import csv_cell
 
-_T = TypeVar("_T")
 _MOST_HOLDS = 40
 """Most changes of reason kept for one job: the first half and the last; those between are counted."""
 
@@ -108,34 +107,20 @@ def write_decisions(path: Path, log: DecisionLog) -> None:
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
-def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
-    """The decisions on one job from a file that ``write_decisions`` wrote.
+def load_decisions(path: Path, job_id: str) -> tuple[list[DecisionRow], Prediction | None]:
+    """The decisions on one job from a file that ``write_decisions`` wrote, and the prediction behind them, where the
+    predictor gave its terms.
 
     Raises:
         TraceError: the file cannot be read, or has no such job."""
-    return _load(
-        path,
-        job_id,
-        lambda data: [from_json(DecisionRow, {**item, "job_id": job_id}) for item in data["decisions"]],
-    )
-
-
-def load_prediction(path: Path, job_id: str) -> Prediction | None:
-    """The prediction behind those decisions, where the predictor gave its terms.
-
-    Raises: TraceError: the file cannot be read, or has no such job."""
-    return _load(
-        path, job_id, lambda data: from_json(Prediction, data["prediction"]) if "prediction" in data else None
-    )
-
-
-def _load(path: Path, job_id: str, read: Callable[[dict[str, Any]], _T]) -> _T:
     needle = json.dumps(job_id, ensure_ascii=False)
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
                 if line.startswith(f'{{"job":{needle},'):
-                    return read(json.loads(line))
+                    data = json.loads(line)
+                    rows = [from_json(DecisionRow, {**item, "job_id": job_id}) for item in data["decisions"]]
+                    return rows, from_json(Prediction, data["prediction"]) if "prediction" in data else None
     except OSError as error:
         raise TraceError(
             f"{path}: cannot be read ({error.strerror}); give --run the folder that simulate --out wrote"

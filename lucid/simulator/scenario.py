@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lucid.binder.contention import contention_speeds
 from lucid.config.load import Settings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
@@ -30,8 +31,8 @@ from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.state import Semantics
-from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
-from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook, lending_costs
+from lucid.simulator.cluster.truth import Interference, Interleaving, OraclePredictor
+from lucid.simulator.cluster.usage import HALF_LIFE_S, UsageBook, lending_costs
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, read_vcs, sized_to_load, sized_vcs
 from lucid.simulator.predictors import (
@@ -155,7 +156,7 @@ class Scenario:
     trace: Trace
     vcs: Mapping[str, int] | None = None
     shape: NodeShape = field(default_factory=NodeShape)
-    interference: Interference = field(default_factory=ContentionTruth)
+    interference: Interference = contention_speeds
     settings: Settings = field(default_factory=Settings)
     profiling_nodes: int | None = None
     durations_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -343,7 +344,7 @@ def _usage(settings: PolicySettings) -> UsageBook:
     """The count of accounts' usage, where the policy uses it."""
     fair = settings.fairness
     if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
-        return NoUsage()
+        return UsageBook()
     return UsageBook(HALF_LIFE_S, CALC_PERIOD_S, fair.shares)
 
 

@@ -7,39 +7,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lucid.accounting.endings import Ending
 from lucid.accounting.values import ENDED, elapsed_s, gres_count, limit_s, mem_mib, state_of, tres
+from lucid.core.job import Ended, Job
 from lucid.left_out import LeftOut
 from lucid.slurm.client import checked_id
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.job import job_named
 from lucid.slurm.records.json import checked_list, number_of, time_limit_s
-from lucid.text import MOST_GPUS, digits, moment, text_of
+from lucid.text import MOST_GPUS, digits, mapping_of, moment, text_of
 
 
-@dataclass(frozen=True, slots=True)
-class Accounted:
-    """One ended job's last run. ``id`` is as commands address it; times are in Unix seconds; ``gpus`` are those it
-    asked for (as slots where it ran in slots); ``tag`` is its AdminComment where accounting keeps that."""
+class Accounted(NamedTuple):
+    """One ended job's last run, with its partition as its VC, and with the GPUs that it asked for (as slots where it
+    ran in slots); ``tag`` is its AdminComment where accounting keeps that."""
 
-    id: str
-    number: int
-    partition: str
-    user: str
-    account: str
-    name: str
+    ended: Ended
     tag: str
-    gpus: int
-    cpus: int
-    mem_mib: int
-    time_limit_s: float | None
-    submit_s: float
-    start_s: float
-    end_s: float
-    state: str
 
 
 class SacctClient:
@@ -58,7 +44,7 @@ class SacctClient:
         words = ["sacct", "--json", "-X", "-a", "-S", f"now-{max(round(past_s), 1)}seconds"]
         asked = self._commands.ask([*words, "-r", ",".join(partitions)])
         found = accounted_from(asked, self._commands.left_out)
-        return [job for job in found if job.partition in partitions]
+        return [job for job in found if job.ended.job.vc in partitions]
 
 
 def accounted_from(document: Any, left_out: LeftOut | None = None) -> list[Accounted]:
@@ -68,50 +54,44 @@ def accounted_from(document: Any, left_out: LeftOut | None = None) -> list[Accou
     raws = checked_list(document, "jobs", "sacct", of_slurmctld=False)
     with (left_out or LeftOut()).reading("accounting") as look:
         made = look.each(raws, _accounted, job_named)
-    return sorted((job for job in made if job is not None), key=lambda job: job.end_s)
+    return sorted((job for job in made if job is not None), key=lambda job: job.ended.end_s)
 
 
 def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
-    times, state = _map(raw.get("time")), _map(raw.get("state")).get("current")
+    times, state = mapping_of(raw.get("time")), mapping_of(raw.get("state")).get("current")
     states = [state] if isinstance(state, str) else [text_of(word) for word in state or ()]
     start_s, end_s = moment(number_of(times.get("start"))), moment(number_of(times.get("end")))
     if not states or states[0] not in ENDED or not 0 < start_s <= end_s:
         return None  # it goes on, or never ran: its start is then 0, or a number that means none
-    number, array = int(number_of(raw.get("job_id"))), _map(raw.get("array"))
+    number, array = int(number_of(raw.get("job_id"))), mapping_of(raw.get("array"))
     task = number_of(array.get("task_id"), -1.0)
-    tres = _tres(_map(raw.get("tres")).get("requested") or ())
+    tres = _tres(mapping_of(raw.get("tres")).get("requested") or ())
     gpus = gres_count(tres, "gpu") or gres_count(tres, "shard")
     if number <= 0 or not 0 <= gpus <= MOST_GPUS:
         raise ValueError(f"job {number} with {gpus} GPUs")
-    return Accounted(
+    job = Job(
         id=f"{int(number_of(array.get('job_id')))}_{int(task)}" if task >= 0 else str(number),
-        number=number,
-        partition=text_of(raw.get("partition")),
-        user=text_of(raw.get("user") or _map(raw.get("association")).get("user")),
-        account=text_of(_map(raw.get("association")).get("account") or raw.get("account")),
-        name=text_of(raw.get("name")),
-        tag=text_of(_map(raw.get("comment")).get("administrator")),
+        vc=text_of(raw.get("partition")),
         gpus=gpus,
+        submit_s=moment(number_of(times.get("submission"))),
+        rank=number,
+        user=text_of(raw.get("user") or mapping_of(raw.get("association")).get("user")),
+        account=text_of(mapping_of(raw.get("association")).get("account") or raw.get("account")),
+        name=text_of(raw.get("name")),
         cpus=tres.get("cpu", 0),
         mem_mib=tres.get("mem", 0),
         time_limit_s=time_limit_s(times.get("limit")),
-        submit_s=moment(number_of(times.get("submission"))),
-        start_s=start_s,
-        end_s=end_s,
-        state=states[0],
     )
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    tag = text_of(mapping_of(raw.get("comment")).get("administrator"))
+    return Accounted(Ended(job, end_s, end_s - start_s, states[0]), tag)
 
 
 def _tres(items: Sequence[Any]) -> Counter[str]:
     """Counts by the name that a TRES has in a text: ``cpu``, ``gres/gpu``, ``gres/gpu:a100``."""
     counts: Counter[str] = Counter()
     for item in items:
-        kind, name = _map(item).get("type"), _map(item).get("name")
-        counts[f"{kind}/{name}" if name else str(kind)] += int(number_of(_map(item).get("count")))
+        kind, name = mapping_of(item).get("type"), mapping_of(item).get("name")
+        counts[f"{kind}/{name}" if name else str(kind)] += int(number_of(mapping_of(item).get("count")))
     return counts
 
 

@@ -59,7 +59,6 @@ class Changes:
     start_at_s: float | None = None
     """The begin time (Unix s); ``start_now`` goes before it."""
     site_factor: int | None = None
-    admin_comment: str | None = None
     extra: str | None = None
     """The Extra, with only items that Lucid writes (``prolog_extra``): no text of a user goes into a command."""
     cpus_per_tres: str | None = None

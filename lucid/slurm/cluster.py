@@ -40,7 +40,7 @@ from lucid.slurm.view.failed_pairs import FailedPairs
 from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
-from lucid.slurm.view.power_saving import Boots, Power, boots_of
+from lucid.slurm.view.power_saving import Boots, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileFolder
 from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
@@ -164,11 +164,6 @@ class SlurmCluster:
         if self._daemon.elastic.reports_dir:
             able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
         return frozenset(able)
-
-    @property
-    def power(self) -> Power:
-        """What is known of nodes that sleep."""
-        return self._machines.power
 
     @property
     def most_gpus(self) -> Mapping[str, int]:
@@ -392,7 +387,7 @@ class SlurmCluster:
         return {
             "aside": self.aside(),
             "elastic": dict(viewer.elastic.words),
-            "doubted": viewer.elastic.doubted(),
+            "doubted": viewer.elastic.check.doubted(),
             "reports": to_json(self.reports_trouble()),
             "turns": dict(viewer.turns.words),
             "boots": boots_of(facts.jobs, facts.nodes, facts.now_s),

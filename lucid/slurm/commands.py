@@ -32,11 +32,11 @@ from lucid.slurm.records.configuration import (
     gpu_limits_from,
     group_limits_from,
     network_from,
-    partition_settings_from,
     partitions_from,
     reservations_from,
     tiers_from,
 )
+from lucid.slurm.records.fields import partition_settings_from
 from lucid.slurm.records.from_json import jobs_from, nodes_from, reads_whole, version_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.json import accounting_trouble, loads
@@ -91,7 +91,6 @@ _TRY_AGAIN = (
 """Slurm's words where it does not answer at present, as opposed to declining."""
 
 _MANY = 1_000
-_AT_ONCE = 50
 _WHOLE = "--json=v0.0.44"
 """The option for the form of JSON that is complete, where the default leaves out something that matters here."""
 
@@ -107,12 +106,6 @@ def _after(jobs: Sequence[str]) -> str:
 def silent(said: str) -> bool:
     """Whether Slurm's words mean that it does not answer at present."""
     return any(words in said.lower() for words in _TRY_AGAIN)
-
-
-def _start_time(changes: Changes) -> str | None:
-    if changes.start_now or changes.start_at_s is None:
-        return "now" if changes.start_now else None
-    return f"uts{changes.start_at_s:.0f}"
 
 
 class CommandClient:
@@ -183,7 +176,7 @@ class CommandClient:
         return jobs
 
     def _listing(self) -> str:
-        return self._read(["scontrol", "--oneliner", "show", "job"])
+        return self.say(["scontrol", "--oneliner", "show", "job"])
 
     def _squeue(self, *options: str) -> Any:
         document = self.ask(["squeue", self._json, "--states=all", *options])
@@ -212,17 +205,17 @@ class CommandClient:
 
     def node_states(self) -> str:
         """A text that changes when a node's state does, by one ``sinfo``: it costs less than all nodes."""
-        return self._read(["sinfo", "-h", "-a", "-o", "%T %N"])
+        return self.say(["sinfo", "-h", "-a", "-o", "%T %N"])
 
     def job_defaults(self) -> dict[str, JobDefaults]:
         """JobDefaults by partition, from ``scontrol show partition`` and ``show config`` as text: the JSON of 24.11
         leaves them empty."""
-        return defaults_from(self._read(["scontrol", "-o", "show", "partition"]), self.config())
+        return defaults_from(self.say(["scontrol", "-o", "show", "partition"]), self.config())
 
     def network(self) -> Network:
         """The topology, from ``scontrol show topology`` and ``show config`` as text."""
         try:
-            text = self._read(["scontrol", "show", "topology"])
+            text = self.say(["scontrol", "show", "topology"])
         except ClusterUnavailable:
             raise
         except ClusterError:  # some versions have an error for a cluster without a topology
@@ -236,9 +229,9 @@ class CommandClient:
         found = preemption_from(config)
         if not found.by:
             return found
-        partitions, qos = self._read(["scontrol", "-o", "show", "partition"]), ""
+        partitions, qos = self.say(["scontrol", "-o", "show", "partition"]), ""
         if found.by == "qos":
-            qos = self._read(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
+            qos = self.say(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
         return preemption_from(config, partitions, qos)
 
     def qos_priorities(self) -> dict[str, int]:
@@ -246,7 +239,7 @@ class CommandClient:
         config = self.config()
         if not tiers_from("all|1", config):
             return {}
-        return tiers_from(self._read(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
+        return tiers_from(self.say(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """Fair-share factors (0 to 1) by account and user, by one ``sshare``. Raises ``ClusterError`` where there are
@@ -255,7 +248,7 @@ class CommandClient:
 
     def config(self) -> dict[str, str]:
         """The configuration, by ``scontrol show config``."""
-        return config_from_text(self._read(["scontrol", "show", "config"]))
+        return config_from_text(self.say(["scontrol", "show", "config"]))
 
     def partitions(self) -> list[Partition]:
         """All partitions, by ``scontrol show partitions``."""
@@ -278,22 +271,15 @@ class CommandClient:
 
     def partition_settings(self) -> dict[str, dict[str, str]]:
         """Settings of partitions, from ``scontrol show partition`` as text."""
-        return partition_settings_from(self._read(["scontrol", "-o", "show", "partition"]))
+        return partition_settings_from(self.say(["scontrol", "-o", "show", "partition"]))
 
-    def gpu_limits(self) -> Limits:
-        """Limits on GPUs, from ``sacctmgr``."""
-        return gpu_limits_from(*self._limits())
-
-    def group_limits(self) -> dict[str, GroupLimit]:
-        """GrpTRES limits on GPUs, from ``sacctmgr``."""
-        return group_limits_from(*self._limits())
-
-    def _limits(self) -> tuple[str, str]:
-        """``sacctmgr``'s text about QOS, and about associations."""
-        shown = []
-        for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
-            shown.append(self._read(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
-        return shown[0], shown[1]
+    def gpu_limits(self) -> tuple[Limits, dict[str, GroupLimit]]:
+        """Limits on GPUs in words, and those of GrpTRES, from ``sacctmgr`` about QOS and associations."""
+        qos, assocs = (
+            self.say(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"])
+            for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS))
+        )
+        return gpu_limits_from(qos, assocs), group_limits_from(qos, assocs)
 
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.
@@ -301,7 +287,7 @@ class CommandClient:
         Raises:
             ClusterUnavailable: no answer in time.
             ClusterError: an answer that is no JSON."""
-        text = self._read(command)
+        text = self.say(command)
         try:
             document = loads(text)
         except ValueError as error:
@@ -316,12 +302,14 @@ class CommandClient:
         Raises:
             ClusterUnavailable: no answer in time.
             ClusterError: it fails."""
+        self._breaker.calls.reads += 1
         return self._run(command)
 
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a job by ``scontrol update``, twice where one cannot do it."""
         if changes.first is not None:
             self.update(job_id, changes.first)
+        begin = None if changes.start_at_s is None else f"uts{changes.start_at_s:.0f}"
         fields = {
             "Partition": changes.partition,
             "TresPerNode": changes.tres_per_node,
@@ -331,9 +319,8 @@ class CommandClient:
             "NumNodes": changes.nodes,
             "ReqNodeList": changes.req_nodes,
             "Switches": None if changes.switches is None else f"{changes.switches}@00:00:01",
-            "StartTime": _start_time(changes),
+            "StartTime": "now" if changes.start_now else begin,
             "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
-            "AdminComment": changes.admin_comment,
             "Extra": changes.extra,
             "CpusPerTres": changes.cpus_per_tres,
             "MemPerTres": changes.mem_per_tres,
@@ -343,12 +330,6 @@ class CommandClient:
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
-
-    @property
-    def at_once(self) -> int:
-        """How many jobs one process changes: slurmctld's CPU time is a sixth of that with one process for each
-        (docs/figures.md)."""
-        return _AT_ONCE
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
         """Set the begin time (Unix s) of pending jobs by one ``scontrol update`` with a list of jobs. Where Slurm
@@ -400,7 +381,7 @@ class CommandClient:
 
     def number(self, job_id: str) -> int:
         """Slurm's number of a job, by ``squeue``."""
-        text = self._read(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
+        text = self.say(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
         if not (text.isascii() and text.isdecimal() and len(text) <= 10):
             raise ActionRefused(f"squeue did not give the number of job {job_id}")
         return int(text)
@@ -419,10 +400,6 @@ class CommandClient:
         """Requeue a job by ``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a
         second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
-
-    def _read(self, command: Sequence[str]) -> str:
-        self._breaker.calls.reads += 1
-        return self._run(command)
 
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1

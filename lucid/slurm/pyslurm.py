@@ -19,6 +19,7 @@ from lucid.files import user_name
 from lucid.left_out import LeftOut
 from lucid.slurm.client import Breaker, Changes, checked_id, declined, guarded
 from lucid.slurm.commands import CommandClient, silent
+from lucid.slurm.records.configuration import counted
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 
@@ -198,7 +199,11 @@ def _job_data(job: Any, types: _Types) -> dict[str, Any]:
         "gres_detail": [_detail(held["gres"], types.get(name, ())) for name, held in layout.items()],
         "job_resources": {
             "allocated_nodes": [
-                {"nodename": name, "cpus_used": _count(held["cpu_ids"]), "memory_allocated": held["memory"] or 0}
+                {
+                    "nodename": name,
+                    "cpus_used": counted(held["cpu_ids"]) if held["cpu_ids"] else 0,
+                    "memory_allocated": held["memory"] or 0,
+                }
                 for name, held in layout.items()
             ]
         },
@@ -231,12 +236,6 @@ def _detail(held: Mapping[str, Any], types: tuple[str, ...]) -> str:
                 raise ValueError(f"slots of {of or 'any GPU'}: it is not told which GPU that is")
             found.append(f"gpu:{of}:1(IDX:{types.index(of)})")
     return ",".join(found)
-
-
-def _count(cpu_ids: str | None) -> int:
-    """How many CPUs ``0-3,8`` names."""
-    spans = [item.partition("-") for item in (cpu_ids or "").split(",") if item]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
 
 
 def _node(node: Any) -> dict[str, Any]:

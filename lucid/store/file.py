@@ -94,11 +94,6 @@ def network_file_system(path: Path, mounts: Path = _MOUNTS) -> str:
     return kind if kind in _NETWORK or kind.startswith(_FUSE) else ""
 
 
-def journal_of(path: Path, shared: bool) -> str:
-    """The journal mode for a store at *path*; ``shared``: said to be on several hosts."""
-    return "TRUNCATE" if shared or network_file_system(path.parent) else "WAL"
-
-
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 _KEPT_ASIDE = 3
@@ -169,7 +164,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
         db.isolation_level = None
         if not read_only:
-            journal = journal_of(path, shared)
+            journal = "TRUNCATE" if shared or network_file_system(path.parent) else "WAL"
             with suppress(sqlite3.OperationalError):  # it is open elsewhere in the other mode: lucidctl doctor tells
                 db.execute(f"PRAGMA journal_mode = {journal}")
             db.execute(f"PRAGMA synchronous = {'NORMAL' if journal == 'WAL' else 'FULL'}")

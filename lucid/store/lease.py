@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from msgspec import Struct
-
 from lucid.errors import StoreError
 from lucid.left_out import LeftOut
 from lucid.store.file import check_file, error_of, open_file, open_memory, reader, set_aside
@@ -33,21 +31,15 @@ _SHARE = 100.0
 """A check that takes a second is not repeated before so many seconds have passed: at most 1 % of the time."""
 
 
-class _Part(Struct, frozen=True):
-    """One file as it was when the store was opened."""
-
-    path: Path
-    identity: tuple[int, int]
-
-
 class StoreWatch:
     """Watches one open store; made anew whenever the store is opened."""
 
     def __init__(self, path: Path, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock_s = path, clock_s
-        parts = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
-        self._parts = [_Part(part, found[0]) for part in parts if (found := _stat(part)) is not None]
-        self._sizes = {part: found[1] for part in parts if (found := _stat(part)) is not None}
+        parts = {part: _stat(part) for part in (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))}
+        self._parts = {part: found[0] for part, found in parts.items() if found is not None}
+        """The files as they were when the store was opened."""
+        self._sizes = {part: found[1] for part, found in parts.items() if found is not None}
         self._checked_s, self._rest_s, self._checked_at = clock_s(), _LEAST_S, self._changed_at()
         self._thread: threading.Thread | None = None
         self._found: StoreDamaged | None = None
@@ -62,14 +54,14 @@ class StoreWatch:
             raise self._found
 
     def _same_file(self) -> None:
-        for part in self._parts:
-            now = _stat(part.path)
-            if now is None or now[0] != part.identity:
+        for part, identity in self._parts.items():
+            now = _stat(part)
+            if now is None or now[0] != identity:
                 what = "was deleted" if now is None else "was replaced"
-                raise StoreGone(f"{part.path}: was deleted or replaced while it was open ({what})")
-            if now[1] < self._sizes[part.path]:
+                raise StoreGone(f"{part}: was deleted or replaced while it was open ({what})")
+            if now[1] < self._sizes[part]:
                 check_file(self._path)  # sqlite3's VACUUM and TRUNCATE leave it whole; truncate does not
-            self._sizes[part.path] = now[1]
+            self._sizes[part] = now[1]
 
     @property
     def only_journal_gone(self) -> bool:
@@ -77,20 +69,20 @@ class StoreWatch:
         by an empty one. Then nothing is lost yet: all of it can still be written into the file."""
         return self._found is None and self.own_file_there and not any(map(self._lost, self._parts))
 
-    def _lost(self, part: _Part) -> bool:
+    def _lost(self, part: Path) -> bool:
         """Whether what was written into this file is no longer to be had, or is mixed with what others wrote."""
-        now = _stat(part.path)
+        now = _stat(part)
         if now is None:
-            return part.path == self._path
-        if now[0] == part.identity:
-            return now[1] < self._sizes[part.path]
-        return now[1] > 0 and part.path.name.endswith("-wal")
+            return part == self._path
+        if now[0] == self._parts[part]:
+            return now[1] < self._sizes[part]
+        return now[1] > 0 and part.name.endswith("-wal")
 
     @property
     def own_file_there(self) -> bool:
         """Whether the path still leads to the file that was opened."""
         now = _stat(self._path)
-        return now is not None and any(p.path == self._path and p.identity == now[0] for p in self._parts)
+        return now is not None and self._parts.get(self._path) == now[0]
 
     def read_as_others(self, wait_s: float) -> tuple[str, int] | None:
         """Holder and token of the lease as a new reader sees them.

@@ -268,15 +268,6 @@ def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, Recorde
     return isolated(make_policies(record.policy, record.own, record.settings, predictor)), predictor
 
 
-def _host(record: PlanRecord, context: Context) -> PolicyHost:
-    """The policy host as in lucidd: partitions that could not be planned come out as they did there."""
-    return PolicyHost(
-        lambda heard: make_policies(record.policy, record.own, record.settings, heard),
-        RecordedPredictor(context),
-        forgot=lambda _memory, _error: None,
-    )
-
-
 def replan(record: PlanRecord) -> dict[str, bytes]:
     """The record's plan made anew, by partition: equal to ``record.plans`` if nothing that decides has changed.
 
@@ -284,7 +275,12 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
         ConfigError: its policy is not known here."""
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
-        plan = _host(record, context).plan(context.snapshot)
+        host = PolicyHost(  # as in lucidd: partitions that could not be planned come out as they did there
+            lambda heard: make_policies(record.policy, record.own, record.settings, heard),
+            RecordedPredictor(context),
+            forgot=lambda _memory, _error: None,
+        )
+        plan = host.plan(context.snapshot)
         for name, of in record.context.items():
             if of == number and name in plan.partitions:
                 found[name] = plan_bytes(plan.partitions[name])

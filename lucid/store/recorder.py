@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
 from operator import is_not
 from typing import Any
 
@@ -124,8 +123,7 @@ class StoreRecorder:
 
 def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:
     """The predictions by which these jobs were decided."""
-    parts = snapshot.partitions.values()
-    jobs = chain((e.job for p in parts for e in p.pending), (e.job for p in parts for e in p.running))
+    jobs = (entry.job for part in snapshot.partitions.values() for entry in part.listed())
     return [
         PredictionRow(job.id, snapshot.now_s, job.user, snapshot.predictions[job.id])
         for job in jobs

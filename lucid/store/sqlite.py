@@ -134,10 +134,14 @@ class SqliteStore(LeasedFile):
         """Append decisions."""
         self._put(f"INTO decisions ({_DECISIONS.columns})", map(_fields, rows), token)
 
-    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
+    def _latest(self, table: _Table[_R], job_id: str | None, limit: int) -> list[_R]:
+        """The latest rows, of one job or of all, oldest first."""
+        where, values = ("", []) if job_id is None else ("WHERE job_id = ?", [job_id])
+        return self._rows(table, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
+
+    def decisions(self, job_id: str | None = None, limit: int = 1000) -> list[DecisionRow]:
         """The latest ``limit`` decisions, oldest first."""
-        where, values = ("WHERE at_s >= ?", [since_s]) if job_id is None else ("WHERE job_id = ?", [job_id])
-        return self._rows(_DECISIONS, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
+        return self._latest(_DECISIONS, job_id, limit)
 
     def tasks(self, job_id: str) -> list[str]:
         """The tasks of an array that have decisions."""
@@ -186,8 +190,7 @@ class SqliteStore(LeasedFile):
 
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
         """The latest actions, oldest first."""
-        where, values = ("", []) if job_id is None else ("WHERE job_id = ?", [job_id])
-        return self._rows(_ACTIONS, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
+        return self._latest(_ACTIONS, job_id, limit)
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
         """Insert ended jobs, each once: a job seen ended again keeps its first entry."""

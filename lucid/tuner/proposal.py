@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from lucid.config.load import Settings, load_settings
-from lucid.core.codec import to_json
+from lucid.core.codec import from_json, to_json
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
 from lucid.simulator.scenario import Scenario
-from lucid.tuner.evidence import Change, Evidence, UserEffect, compare_days
+from lucid.tuner.evidence import Evidence, compare_days
 from lucid.tuner.search import Dimension, Journal, Value, before, replay, search, split_time_s, value_at, with_values
 
 _VERSION = 1
@@ -79,19 +79,7 @@ def load_proposal(path: Path) -> Proposal:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if data.pop("version") != _VERSION:
             raise ConfigError(f"{path}: a proposal of another version; run lucidctl tune again")
-        found = data.pop("evidence")
-        evidence = None
-        if found is not None:
-            evidence = Evidence(
-                found["days"],
-                found["jobs"],
-                tuple(Change(**c) for c in found["changes"]),
-                tuple(UserEffect(**u) for u in found["losers"]),
-                tuple((int(d), float(a), float(b)) for d, a, b in found["by_day"]),
-                found["survives"],
-                found["why"],
-            )
-        return Proposal(**data, evidence=evidence)
+        return from_json(Proposal, data)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); name a folder that lucidctl tune wrote"

@@ -101,27 +101,19 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class JobTimes:
     """The times of jobs in one replay, in order of arrival (shape (n,) each): submission, JCT and queueing delay in
-    seconds, GPUs, and who submitted each where. Two replays of one trace have their jobs at the same places."""
+    seconds, GPUs, and who submitted each. Two replays of one trace have their jobs at the same places."""
 
     submit_s: Floats
     jct_s: Floats
     queue_s: Floats
     gpus: NDArray[np.int64]
     user: tuple[str, ...]
-    vc: tuple[str, ...]
 
     def since(self, from_s: float) -> JobTimes:
         """The times of jobs submitted from a time on."""
         keep = self.submit_s >= from_s
-        at = np.flatnonzero(keep)
-        return JobTimes(
-            self.submit_s[keep],
-            self.jct_s[keep],
-            self.queue_s[keep],
-            self.gpus[keep],
-            tuple(self.user[i] for i in at),
-            tuple(self.vc[i] for i in at),
-        )
+        columns = (self.submit_s[keep], self.jct_s[keep], self.queue_s[keep], self.gpus[keep])
+        return JobTimes(*columns, tuple(self.user[i] for i in np.flatnonzero(keep)))
 
 
 def replay(scenario: Scenario, settings: Settings, policy: str = "lucid") -> JobTimes:
@@ -137,7 +129,6 @@ def replay(scenario: Scenario, settings: Settings, policy: str = "lucid") -> Job
         np.array([o.queue_s for o in done]),
         np.array([o.job.gpus for o in done], dtype=np.int64),
         tuple(o.job.user for o in done),
-        tuple(o.job.vc for o in done),
     )
 
 
@@ -169,17 +160,6 @@ def score(times: JobTimes) -> float:
     if not large.any():
         return average
     return average + _LARGE_WEIGHT * float(times.queue_s[large].mean())
-
-
-@dataclass(slots=True)
-class Evaluator:
-    """Replays one trace under values of the searched settings. Lives in each worker process."""
-
-    scenario: Scenario
-
-    def __call__(self, values: Mapping[str, Value]) -> float:
-        """The score of these values; infinite where the cluster cannot honour them."""
-        return score(replay(self.scenario, with_values(self.scenario.settings, values)))
 
 
 _BATCH = 4
@@ -322,17 +302,19 @@ def _frozen(optuna: Any, known: Trial, distributions: Mapping[str, Any]) -> Any:
     return optuna.trial.create_trial(params=params, distributions=dict(distributions), value=known.score_s)
 
 
-_evaluator: Evaluator | None = None
+_scenario: Scenario | None = None
+"""What each worker process replays."""
 
 
 def _begin(scenario: Scenario) -> None:
-    global _evaluator
-    _evaluator = Evaluator(scenario)
+    global _scenario
+    _scenario = scenario
 
 
 def _evaluate(values: Mapping[str, Value]) -> float:
-    assert _evaluator is not None
-    return _evaluator(values)
+    """The score of these values."""
+    assert _scenario is not None
+    return score(replay(_scenario, with_values(_scenario.settings, values)))
 
 
 @contextmanager

@@ -41,11 +41,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lucid.config.live import WebSettings
 from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
-from lucid.explain.formatting import ago, duration
+from lucid.explain.formatting import ago, duration, when
 from lucid.text import for_html
 from lucid.web.pages import PAGES, Page
 from lucid.web.pages.shown import NotShown
-from lucid.web.site import UNIX, Site, Viewer, clock, viewer_of
+from lucid.web.site import UNIX, Site, Viewer, viewer_of
 from lucid.web.source import Source
 
 _STANDS_S = 1.0
@@ -109,7 +109,14 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        duration=duration, age=ago, clock=clock, percent=_percent, speed=_speed, count=_count, hm=_hm, hours=_hours
+        duration=duration,
+        age=ago,
+        clock=when,
+        percent=lambda value: "–" if value is None else f"{value:.0f} %",
+        speed=lambda value: "–" if value is None else f"{100 * value:.0f} %",
+        count="{:,.0f}".format,
+        hm=lambda at_s: time.strftime("%H:%M", time.localtime(at_s)),
+        hours=lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
     )
     return made
 
@@ -151,26 +158,6 @@ def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[s
     }
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
-
-
-def _speed(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def _hm(at_s: float) -> str:
-    return time.strftime("%H:%M", time.localtime(at_s))
-
-
 _STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "image/svg+xml"}
 _EVENT_EVERY_S = 2.0
 _BEAT_EVERY_S = 15.0
@@ -202,7 +189,9 @@ def build_app(source: Source, root_path: str = "") -> ASGIApp:
     own_uid = os.geteuid()
 
     def viewer(request: Request) -> Viewer:
-        return _viewer(request, source, own_uid)
+        client, headers = request.scope.get("client"), dict(request.headers.items())
+        at = None if client is None else (client[0], client[1])
+        return viewer_of(source.settings.web, at, headers, source.status.private_data, own_uid)
 
     def answering(page: Page, *, as_json: bool) -> Callable[[Request], Response]:
         return lambda request: _answer(site, page, request, viewer(request), as_json=as_json)
@@ -257,14 +246,6 @@ class _Shell:
             path = path[len(self._root) :] or "/"
         inner = {**scope, "path": path, "raw_path": path.encode("utf-8", "surrogateescape"), "root_path": ""}
         await self._app(inner, receive, with_headers)
-
-
-def _viewer(request: Request, source: Source, own_uid: int) -> Viewer:
-    client = request.scope.get("client")
-    headers = dict(request.headers.items())
-    settings: WebSettings = source.settings.web
-    at = None if client is None else (client[0], client[1])
-    return viewer_of(settings, at, headers, source.status.private_data, own_uid)
 
 
 def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json: bool) -> Response:

@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from lucid.cli.console import say, warn_on_stderr
+from lucid.cli.console import run, say
 from lucid.cli.options import PATH, config_option
 from lucid.config.load import Settings, load_settings
-from lucid.errors import ConfigError, LucidError
+from lucid.errors import ConfigError
 
 
 @click.command()
@@ -109,9 +109,4 @@ def _demonstration() -> Iterator[Path]:
 
 def main() -> None:
     """Run ``lucid-web``, which is ``lucidctl web``."""
-    warn_on_stderr()
-    try:
-        web(standalone_mode=True, prog_name="lucid-web")
-    except LucidError as error:
-        say(f"lucid-web: {error}", err=True)
-        sys.exit(error.exit_code)
+    run(web, "lucid-web")

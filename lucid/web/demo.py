@@ -2,8 +2,7 @@
 
 A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past; then
 the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. It is a process of its own,
-so that the pages have the same memory and the same store as over a real cluster; its configuration is apart from the
-replay, for the pages' process needs no simulator."""
+so that the pages have the same memory and the same store as over a real cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from typing import Any
 from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.core.times import DAY_S
 from lucid.daemon.policies import LivePolicy
@@ -35,7 +32,7 @@ from lucid.places import Mode
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster
-from lucid.simulator.cluster.jobs import Parts
+from lucid.simulator.cluster.jobs import PROFILING, Parts
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.presets import preset
@@ -48,8 +45,6 @@ from lucid.store.port import ProfileRow
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
 
-PROFILING = "profiling"
-"""The simulator's name of the profiling partition."""
 VCS = {"vision": 6, "language": 5, "speech": 3, "robotics": 2, "shared": 2}
 """Nodes by VC: fewer than the preset has, so that jobs queue and share. The VCs lend each other idle GPUs."""
 
@@ -136,10 +131,9 @@ class Demo:
         self._counters = Counters()
         host = PolicyHost(lambda _: policy, predictor, took=self._counters.planned, clock_s=time.perf_counter)
         self._uses = _DemoUses(profiles_folder(settings))
-        told = _DemoRecorder(self._recorder, self._store, self._token)
-        self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
+        self._cycle = Cycle(self._cluster, predictor, host, settings.policy, self._recorder)
         self._wake_s: float | None = None
-        self._cycles, self._status_s = 0, float("-inf")
+        self._cycles = 0
         self._began_s, self._used_s = 0.0, float("-inf")
         self._measured: dict[str, JobProfile] = {}
         self._ended: list[Ended] = []
@@ -180,6 +174,11 @@ class Demo:
     def _took(self, result: CycleResult) -> None:
         self._cycles += 1
         self._counters.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
+        for action in (item.action for item in result.applied):  # what Slurm would have been asked
+            now_s = result.plan.now_s
+            done = row_of(now_s, action.job_id, action.partition, action.decision)
+            number = self._store.begin_action(now_s, done.job_id, done.verb, done.placement, self._token)
+            self._store.end_action(number, "done", self._token)
         for ended in result.snapshot.ended:
             self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
@@ -230,21 +229,6 @@ class Demo:
     def close(self) -> None:
         """Release the store."""
         self._store.close()
-
-
-class _DemoRecorder:
-    """The store's recorder, which also records what Slurm would have been asked."""
-
-    def __init__(self, recorder: StoreRecorder, store: SqliteStore, token: int) -> None:
-        self._recorder, self._store, self._token = recorder, store, token
-
-    def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
-        """Take in one cycle."""
-        for item in applied:
-            row = row_of(plan.now_s, item.action.job_id, item.action.partition, item.action.decision)
-            number = self._store.begin_action(plan.now_s, row.job_id, row.verb, row.placement, self._token)
-            self._store.end_action(number, "done", self._token)
-        self._recorder.record(snapshot, plan, applied)
 
 
 class _DemoUses:

@@ -5,7 +5,6 @@ it; where nothing is recorded the pages show what they would under ``PrivateData
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -135,10 +134,6 @@ class Site:
         """The time on the pages."""
         return self.source.now_s()
 
-    def user_of(self, job: Job, viewer: Viewer) -> str:
-        """The user's name as this viewer may know it."""
-        return job.user if viewer.sees(job.user) is Sight.ALL else self.view.aliases.get(job.user, "a user")
-
     def job_of(self, job: Job, viewer: Viewer) -> Job | None:
         """The job as this viewer may see it; ``None`` where the viewer may not."""
         sight = viewer.sees(job.user)
@@ -146,7 +141,7 @@ class Site:
             return None
         if sight is Sight.ALL:
             return job
-        return replace(job, user=self.user_of(job, viewer), account="", name="", whole_because="")
+        return replace(job, user=self.view.alias(job.user), account="", name="", whole_because="")
 
     def row_of(self, row: DecisionRow, viewer: Viewer) -> DecisionRow:
         """A decision without the names that this viewer may not read."""
@@ -156,7 +151,7 @@ class Site:
 
     def _reason(self, reason: Reason, viewer: Viewer) -> Reason:
         def alias(user: str) -> str:
-            return user if not user or user == viewer.name else self.view.aliases.get(user, "a user")
+            return user if not user or user == viewer.name else self.view.alias(user)
 
         return Reason.from_json(without_names(type(reason), reason_to_dict(reason), alias))
 
@@ -166,8 +161,3 @@ class Site:
             lease = store.lease()
         lives = lease is not None and lease.until_s > self.now_s() and not holder_is_dead(lease.holder)
         return lives, "" if lease is None else lease.holder
-
-
-def clock(at_s: float) -> str:
-    """A moment of Unix time as the site's clock shows it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

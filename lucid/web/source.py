@@ -129,11 +129,6 @@ class Judged:
     why: str | None = None
 
 
-def status_of(data: Any) -> Status:
-    """The status in the view ``status``, whatever it holds."""
-    return _read(Status, data)
-
-
 def judged_of(data: Any) -> tuple[Judged, ...]:
     """The results in the view ``upkeep``, whatever it holds."""
     return tuple(_read(Judged, one) for one in data) if isinstance(data, list) else ()
@@ -155,14 +150,11 @@ class View:
     status: Status
     times: StartTimes = field(default_factory=StartTimes)
     """lucidd's forecasts of starts, and what came true."""
-    positions: Mapping[str, int] = field(init=False)
-    """The places of waiting jobs in their partition's order."""
 
-    def __post_init__(self) -> None:
-        found: dict[str, int] = {}
-        for part in self.seen.plan.partitions.values():
-            found.update(part.positions)
-        object.__setattr__(self, "positions", found)
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The places of waiting jobs in their partition's order."""
+        return {job_id: at for part in self.seen.plan.partitions.values() for job_id, at in part.positions.items()}
 
     @property
     def now_s(self) -> float:
@@ -197,9 +189,12 @@ class View:
                 found.setdefault(part.node, []).append(entry)
         return found
 
+    def alias(self, user: str) -> str:
+        """The number of a user whose name is not shown, as ``public.json`` has it."""
+        return self._aliases.get(user, "a user")
+
     @cached_property
-    def aliases(self) -> dict[str, str]:
-        """Users' numbers, as ``public.json`` has them."""
+    def _aliases(self) -> dict[str, str]:
         found: dict[str, str] = {"": ""}
         for part in self.seen.snapshot.partitions.values():
             for job in (*(e.job for e in part.pending), *(e.job for e in part.running)):
@@ -216,7 +211,9 @@ class View:
         }
 
     @cached_property
-    def _gpu_states(self) -> dict[str, dict[str, int]]:
+    def gpu_states(self) -> dict[str, dict[str, int]]:
+        """By partition, how many GPUs are held by one job, by two or more, by nobody (and how many of these are on
+        nodes that sleep or boot), and how many nobody may have."""
         found = {}
         for name, part in self.seen.snapshot.partitions.items():
             once, twice, out = dict.fromkeys((n.name for n in part.nodes), 0), dict[str, int](), 0
@@ -241,14 +238,9 @@ class View:
             found[name] = {"alone": taken - shared, "shared": shared, "free": free, "asleep": asleep, "out": out}
         return found
 
-    def gpu_states(self, partition: str) -> dict[str, int]:
-        """How many GPUs are held by one job, by two or more, by nobody (and how many of these are on nodes that sleep
-        or boot), and how many nobody may have."""
-        return self._gpu_states[partition]
-
     def warm(self) -> None:
         """Make the indexes, so that no page has to."""
-        _ = self.waiting, self.running, self.nodes, self.on_node, self.aliases, self.kept, self._gpu_states
+        _ = self.waiting, self.running, self.nodes, self.on_node, self._aliases, self.kept, self.gpu_states
 
     def decision(self, partition: str, job_id: str) -> DecisionRow | None:
         """The plan's decision on a job that waits in this partition."""
@@ -487,7 +479,7 @@ class Source:
                 (version,) = db.execute("PRAGMA data_version").fetchone()
             if version == self._seen_version and not self.trouble:
                 return
-            status = status_of(store.view("status"))
+            status = _read(Status, store.view("status"))
             self._demo = store.view(DEMO)
             with store.reading() as db:
                 row = db.execute(

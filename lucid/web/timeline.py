@@ -137,7 +137,7 @@ def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, st
     if sight is Sight.OWN:
         return "", f"another job, {lasted}"
     if sight is Sight.NAMELESS:
-        user, name = site.view.aliases.get(user, "a user"), ""
+        user, name = site.view.alias(user), ""
     beside = f"shares GPUs with job {span.beside}" if span.beside else ""
     ending = "so far" if span.end_s is None else ""
     words = ", ".join(

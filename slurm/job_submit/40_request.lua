@@ -39,7 +39,9 @@ local function read_request(job, types)
           end
           found.feature = asked
           item = item:gsub(":" .. asked:gsub("%p", "%%%0"), "", 1)
-        elseif asked and asked ~= "" then
+        elseif asked == "" then
+          found.counted = true
+        elseif asked then
           found.address = true -- a type that is no feature: `gpu:g2:1`, which names one GPU, or a misspelling
           found.single = found.single or asked:match("^g%d+$") ~= nil
         end
@@ -48,6 +50,7 @@ local function read_request(job, types)
       found.untyped[key] = table.concat(items, ",")
     end
   end
+  found.mixed = found.mixed or (found.feature and found.counted) -- Slurm refuses a job with and without a type
   return found
 end
 

@@ -134,7 +134,6 @@ def test_decisions_keep_their_reasons(store: Store, token: int) -> None:
     store.put_decisions(rows, token)
     assert store.decisions() == rows
     assert store.decisions("1") == [rows[0], rows[2]]
-    assert store.decisions(since_s=2.0) == rows[1:]
     assert store.decisions(limit=1) == [rows[2]]
 
 

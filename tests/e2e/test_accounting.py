@@ -11,15 +11,15 @@ from daemon_box import Lucidd
 
 from lucid.cli.jobs.ended import why_unknown
 from lucid.config.load import settings_from
+from lucid.core.job import Ended
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
-from lucid.slurm.accounting import Accounted, SacctClient
+from lucid.slurm.accounting import SacctClient
 from lucid.slurm.client import Breaker
 from lucid.slurm.commands import CommandClient
 
 LUCIDD = {"mode": "observe"}
-FIELDS = ("id", "partition", "user", "account", "gpus", "cpus", "mem_mib", "time_limit_s", "submit_s", "start_s",
-          "end_s", "state")  # fmt: skip
+FIELDS = ("id", "user", "account", "gpus", "cpus", "mem_mib", "time_limit_s", "submit_s")
 COLUMNS = "JobID,JobName,User,Account,Partition,Submit,"
 COLUMNS += "Start,End,ElapsedRaw,State,NNodes,ReqTRES,AllocTRES,TimelimitRaw"
 
@@ -35,13 +35,17 @@ def test_jobs_are_as_slurmctld_told_them_and_alike_in_each_form_of_sacct(box: Bo
     box.wait_ended(*jobs)
     seen = {job.number: job for job in commands.jobs() if str(job.number) in jobs}
 
-    def told() -> dict[int, Accounted]:
-        return {job.number: job for job in accounting.ended(600.0, ["vc-a"]) if job.number in seen}
+    def told() -> dict[int, Ended]:
+        ended = [one.ended for one in accounting.ended(600.0, ["vc-a"])]
+        return {one.job.rank: one for one in ended if one.job.rank in seen}
 
     box.wait("slurmdbd", lambda: len(told()) == len(jobs), 60)
-    for number, job in told().items():
+    for number, one in told().items():
+        job = seen[number]
         for name in FIELDS:
-            assert getattr(job, name) == getattr(seen[number], name), name
+            assert getattr(one.job, name) == getattr(job, name), name
+        times = one.end_s - one.ran_s, one.end_s
+        assert (one.job.vc, *times, one.state) == (job.partition, job.start_s, job.end_s, job.state)
 
     def trace(*words: str) -> Trace:
         path = tmp_path / "sacct"

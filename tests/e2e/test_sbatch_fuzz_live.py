@@ -29,6 +29,7 @@ sbatch --gres=gpu:2 --gpus-per-task=1 -n2 -N1 --job-name=prog  # line, step, not
 salloc --gres=gpu:3 --ntasks-per-gpu=2
 sbatch --gres=gpu:1 --begin=now+6 --job-name=prog
 sbatch -Ga100:2 -n2 --job-name=prog  # line, step, nothing
+sbatch --gpus=3 --gpus-per-node=a100:3
 sbatch --gres=gpu:1 --job-name=prog --dependency=afternotok:FIRST --wait  # line, none, fails
 sbatch --gres=gpu:1 --job-name=prog : -n2 --job-name=prog  # line, step, nothing
 sbatch -G2 -n4 --ntasks-per-node=2 --job-name=prog : --gpus-per-task=1 -n1 --job-name=prog

@@ -10,7 +10,7 @@ import copy
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -143,6 +143,3 @@ def short(given: Any) -> str:
         return json.dumps(given)[:3000]
     except (TypeError, ValueError):
         return repr(given)[:3000]
-
-
-Reader = Callable[[Any], Any]

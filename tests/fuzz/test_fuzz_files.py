@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hostile import Hostile, inputs, only_our_errors, short
 from lucid.config.load import Settings, load_settings
 from lucid.config.section import Section, is_table, keys_of
 from lucid.core.codec import to_json
+from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.daemon.modes import switches_of
@@ -28,7 +31,7 @@ from lucid.simulator.traces.formats.table import columns_from
 from lucid.simulator.traces.read import read_trace
 from lucid.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from lucid.slurm.view.profiles import ProfileFolder
-from lucid.store.port import JobNote, ProfileRow, holder_is_dead
+from lucid.store.port import JobNote, PredictionRow, ProfileRow, holder_is_dead
 from lucid.store.sqlite import SqliteStore
 from lucid.text import MOST
 
@@ -84,8 +87,6 @@ def test_summaries(tmp_path: Path) -> None:
 
 
 def test_a_fifo_in_place_of_a_file_stops_nobody(tmp_path: Path) -> None:
-    import os
-
     os.mkfifo(tmp_path / "7.json")
     source = ProfileFolder(tmp_path)
     assert source.new() == []
@@ -105,8 +106,6 @@ def test_heartbeat_pairs_and_holders(tmp_path: Path) -> None:
         with only_our_errors("pairs", given):
             PairMemoryFile(path)
         with only_our_errors("holder", given):
-            import socket
-
             assert holder_is_dead(
                 f"{socket.gethostname()}:{draw.choice(['²', '9' * 30, '-1', '0', '99999999'])}:1"
             ) in (True, False)
@@ -126,9 +125,6 @@ ROWS: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
-    from lucid.core.decision import DecisionRow
-    from lucid.store.port import PredictionRow
-
     made = SqliteStore(tmp_path / "lucid.db")
     lease = made.take_lease("x", 0.0, 1e9)
     for job in ("7", "900001"):
@@ -233,25 +229,6 @@ def test_lucid_toml(tmp_path: Path) -> None:
             raise AssertionError(f"{error!r} of {short(given.decode('latin-1'))}") from error
         assert str(path) in told, "the file is named"
         assert len(told) < 20_000
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[slurm]\n\npoll_idle_s = 'x'\n", "line 3: slurm.poll_idle_s"),
-        ("[slurm]\npoll_idle_s = nan\n", "line 2: slurm.poll_idle_s"),
-        ("[daemon]\nlease = 5\n", "line 2: unknown key 'daemon.lease'; did you mean 'lease_s'"),
-        ("[daemon.partitions]\na = 'pack'\nb = 'no'\n", "line 3: daemon.partitions.b"),
-        ("a = \n", "line 1"),
-    ],
-)
-def test_what_is_wrong_in_lucid_toml_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "lucid.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as told:
-        load_settings(path)
-    assert f"{path}: " in str(told.value)
-    assert words in str(told.value)
 
 
 ASSETS = Path(__file__).parents[1] / "assets"

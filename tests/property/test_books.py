@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import VC, FixedPredictor, a_job, part
-from builders import settings as rules_of
 from examples import examples, tried
 from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
@@ -24,6 +22,9 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.registry import make_policy
 from scenes.crowded import some_crowded_vc
+from scenes.jobs import VC, a_job
+from scenes.plans import FixedPredictor, part
+from scenes.plans import settings as rules_of
 
 _STEPS = 60
 _NODES = tuple(
@@ -84,12 +85,12 @@ def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list
 
 
 def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
-    """Ledgers, whatever came and went, sets of GPUs that overlap in part included: what a plan writes stays its own,
-    also where the jobs are the same and GPUs are seen to have other memory."""
-    pairs = 0
+    """Ledgers and partings, whatever came and went, sets of GPUs that overlap in part included: what a plan writes
+    stays its own, also where the jobs are the same and GPUs are seen to have other memory."""
+    pairs = parted = 0
     for seed in range(examples(60)):
         rng, odd = random.Random(seed), seed % 3 == 0
-        ledgers, running, nodes = Ledgers(), [], _NODES
+        ledgers, watch, running, nodes = Ledgers(), Partings("asked"), [], _NODES
         for n in range(_STEPS):
             if n % 5:
                 running = _step(rng, running, n, odd)
@@ -101,28 +102,13 @@ def test_what_is_carried_from_plan_to_plan_is_what_is_made_anew() -> None:
             found, anew = ledgers.ledger_of(partition, 0.0), Ledger(partition)
             assert _contents(found) == _contents(anew)
             pairs += len(anew.beyond())
+            leave = watch(partition)
+            assert leave == Partings("asked")(partition) == watch(partition), "also where a plan asks twice"
+            parted += len(leave)
             if running and rng.random() < 0.5:
                 found.give_back(running[:2])
                 assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
     assert pairs
-
-
-def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
-    """Also where the first call of a plan is made twice, as for an empty queue."""
-    parted = 0
-    for seed in range(examples(60)):
-        rng = random.Random(seed)
-        watch, running, nodes = Partings("asked"), [], _NODES
-        for n in range(_STEPS):
-            if n % 5:  # else the jobs are the same, and GPUs are seen to have other memory
-                running = _step(rng, running, n, odd=False)
-            else:
-                nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
-            partition = Partition("vc", nodes, running=tuple(running))
-            found = watch(partition)
-            assert found == Partings("asked")(partition)
-            assert found == watch(partition)
-            parted += len(found)
     assert parted > 5
 
 
@@ -277,13 +263,3 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
     while held:
         ledger.give_back([held.pop(rng.randrange(len(held)))])
         same(ledger, machines, held)
-
-
-def test_a_gpu_of_three_sharers_comes_free_when_the_last_one_goes() -> None:
-    held = [Running(a_job(name), 0.0, (NodeGpus("n0", 1),)) for name in "abc"]
-    ledger = Ledger(part([Node("n0", 1)], (), held))
-    free = []
-    for entry in held:
-        ledger.give_back([entry])
-        free.append(ledger.free)
-    assert free == [0, 0, 1]

@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
-from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
 from daemon_site import Site
 from examples import tried
 from lucid.config.policy import BackfillSettings
@@ -24,8 +21,6 @@ from lucid.core.snapshot import Changes, Partition, Snapshot
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid import policy as lucid
-from lucid.orchestrator.policies.shadow import advance
 from lucid.orchestrator.policies.waiting import WaitingJob
 from lucid.places import Mode
 from lucid.simulator.cluster.cluster import SimulatedCluster
@@ -35,6 +30,8 @@ from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.crowded import some_crowded_vc
+from scenes.jobs import a_job
+from scenes.plans import part
 from scenes.slurm import WHY, Scene
 
 
@@ -119,9 +116,6 @@ def _is_profiling(place: tuple[NodeGpus, ...]) -> bool:
     return any(part.node == "p1" for part in place)
 
 
-NOW_S = 1000.0
-
-
 class AtOnce(backfill._Plan):
     """Keeps GPUs for each job that waits when its turn comes, and looks for the place of every job."""
 
@@ -136,33 +130,6 @@ class AtOnce(backfill._Plan):
             self._reserved += 1
 
 
-def some_queue(rng: random.Random) -> Snapshot:
-    """A few nodes, one of them down now and then, half taken; behind the first that waits a long line."""
-    size, limited = rng.choice([2, 4, 8]), rng.random() < 0.4
-    machines = [*nodes(rng.randint(1, 5), size, cpus=4 * size if limited else 0)]
-    running = []
-    for node in machines:
-        first = 0
-        while first < size and rng.random() < 0.8:
-            last = min(first + rng.choice([0, 1, size - 1]), size - 1)
-            limit_s = rng.choice([None, 1100.0, 1500.0, 1500.0, 3000.0, 9000.0])
-            job = {"time_limit_s": limit_s, "cpus": rng.choice([0, 0, 3]) if limited else 0}
-            running.append(runs(f"{node.name}-{first}", f"{node.name}:{first}-{last}", start_s=0.0, job=job))
-            first = last + 1
-    most = size * len(machines)
-    waiting = []
-    for number in range(rng.randint(1, 25)):
-        gpus = min(rng.choice([1, 1, 1, 2, 2, size, 2 * size]), most + 1)
-        limit_s = rng.choice([None, 50.0, 90.0, 100.0, 400.0, 500.0, 2000.0])
-        cpus = rng.choice([0, 2, 8]) if limited else 0
-        spread = rng.choice([1, 1, 1, 2])
-        job = a_job(f"w{number}", gpus, float(number), time_limit_s=limit_s, cpus=cpus, min_nodes=spread)
-        waiting.append(Pending(job, float(number)))
-    room = part(machines, waiting, running)
-    estimates = {e.job.id: guess(rng.choice([10.0, 400.0, 4000.0])) for e in (*waiting, *running)}
-    return snap(NOW_S, room, predictions=estimates)
-
-
 def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
     (made,) = BackfillPolicy(rules).plan(snapshot).partitions.values()
     return made
@@ -172,7 +139,7 @@ def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
 def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.Random) -> None:
     """Every decision with its reasons, and the starts alone as the shadow asks for them; also where nodes close, are
     asleep, or jobs give way."""
-    snapshot, rules = rng.choice([some_queue, some_crowded_vc])(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
+    snapshot, rules = some_crowded_vc(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
     quick = decided(snapshot, rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backfill, "_Plan", AtOnce)
@@ -189,51 +156,6 @@ def _where(action: Action) -> tuple[str, Placement, tuple[str, ...]]:
     start = action.decision
     assert isinstance(start, Start)
     return action.job_id, start.placement, start.preempts
-
-
-def test_the_queues_reach_what_they_are_for() -> None:
-    behind = held = 0
-    for seed in range(100):
-        plan = decided(some_queue(random.Random(seed)), BackfillSettings())
-        for decision in plan.decisions.values():
-            tests = [why for why in decision.reasons if isinstance(why, backfill.Backfill)]
-            behind += bool(tests) and isinstance(decision, Start)
-            held += any(why.ahead > 1 and not why for why in tests)
-    assert behind > 20
-    assert held > 100
-
-
-@tried(40)
-def test_a_queue_carried_from_plan_to_plan_is_one_made_anew(rng: random.Random) -> None:
-    """Every decision with its reasons, also where jobs have one place, or somebody said something of theirs."""
-    trace, layout = some_stream(rng)
-    said = [{"rank": 0}, {"tier": 1}, {"nice": 5}, {}, {}, {}] if rng.random() < 0.5 else [{}]
-    trace = a_trace(*(replace(item, job=replace(item.job, **rng.choice(said))) for item in trace.jobs))
-    estimates = wrong(rng, trace)
-    for name, rules in (("backfill", {}), ("lucid", {"fairness": {"estimates": "never"}, **ALONE})):
-        for snapshot, plan, _ in replay(name, trace, layout, predictor=estimates, **rules)[1].cycles:
-            carried, anew = (
-                made.partitions["vc"] for made in (plan, policy(name, estimates, **rules).plan(snapshot))
-            )
-            assert [*carried.decisions.items()] == [*anew.decisions.items()]
-            assert (carried.actions, carried.wake_s) == (anew.actions, anew.wake_s)
-
-
-@tried(40)
-def test_a_shadow_that_looks_at_changes_is_one_that_looks_at_everything(rng: random.Random) -> None:
-    trace, layout = some_stream(rng)
-    rules: dict[str, Any] = {"fairness": {"beyond_plain_s": rng.choice([30.0, 400.0])}}
-    rules |= ALONE if rng.random() < 0.5 else {"profiling": {"enabled": False}}
-    estimates = wrong(rng, trace)
-
-    def shadows() -> list[object]:
-        tape: Tape = replay("lucid", trace, layout, predictor=estimates, **rules)[1]
-        return [(plan.now_s, shadow_of(plan.memory)) for _, plan, _ in tape.cycles]
-
-    quick = shadows()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lucid, "advance", lambda *args: advance(*args[:-1]))
-        assert shadows() == quick
 
 
 Step = Callable[[Scene, random.Random], object]

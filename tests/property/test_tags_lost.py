@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
 from examples import Dice, tried
 from fake_slurm import AHEAD_S, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Requeue
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Elastic, Progress, Running
-from lucid.core.placement import NodeGpus
 from lucid.errors import ActionRefused
 from lucid.places import Mode
 from lucid.slurm.act.placeholders import NAME, Placeholders
@@ -31,6 +30,8 @@ from lucid.slurm.records.request import Request
 from lucid.slurm.view.observation import Observation
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import VC, nodes, runs, waits
+from scenes.plans import check_plan, part, policy, snap
 from scenes.released import lucid_release
 from scenes.slurm import WHY, Scene
 
@@ -142,28 +143,13 @@ def test_nothing_is_held_after_lucid_release(rng: random.Random) -> None:
 LASTS_S, CYCLE_S, CAP = 900.0, 7.0, 8
 
 
-class Slurm:
+class Refusing(FakeSlurm):
     """What becomes of placeholders: those of some nodes are never renewed, begun or ended."""
 
-    def __init__(self, gpus: int, refuses: int, running: bool) -> None:
-        self.fake = FakeSlurm([fake_node(f"n{i}", "vc") for i in range(gpus)], now=10000.0)
+    def __init__(self, gpus: int, refuses: int) -> None:
+        super().__init__([fake_node(f"n{i}", "vc") for i in range(gpus)], now=10000.0)
         self.refused = {f"n{i}" for i in range(refuses)}
         self.sent: list[str] = []
-        self.jobs: dict[str, Any] = {}
-        for i in range(gpus if running else 0):
-            self.begin(f"n{i}")
-
-    def begin(self, node: str) -> str:
-        fake = self.fake
-        job_id = fake.submit(str(len(fake.records) + 1), "vc")
-        self.jobs[job_id] = replace(
-            fake.records[job_id], state="RUNNING", name=f"{NAME}{node}:0", user="lucid", uid=990, start_s=fake.now,
-            time_limit_s=LASTS_S, placement=(NodeGpus(node, 1),), admin_comment="",
-        )  # fmt: skip
-        return job_id
-
-    def who(self) -> tuple[int, str]:
-        return 990, "lucid"
 
     def _send(self, node: str) -> None:
         self.sent.append(node)
@@ -172,21 +158,15 @@ class Slurm:
 
     def hold_gpu(self, held: HeldGpu) -> str:
         self._send(held.node)
-        return self.begin(held.node)
+        return super().hold_gpu(held)
 
-    def renew_held_gpu(self, job_id: str, limit_min: int, after: object) -> None:
-        job = self.jobs[job_id]
-        self._send(job.placement[0].node)
-        self.jobs[job_id] = replace(job, time_limit_s=limit_min * 60.0)
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        self._send(self.records[job_id].request.req_nodes)
+        super().renew_held_gpu(job_id, limit_min, after)
 
     def cancel(self, job_id: str) -> None:
-        self._send(self.jobs[job_id].placement[0].node)
-        del self.jobs[job_id]
-
-    def ends(self) -> list[str]:
-        """Those whose time is up."""
-        over = [i for i, job in self.jobs.items() if self.fake.now >= job.start_s + job.time_limit_s]
-        return [self.jobs.pop(i).placement[0].node for i in over]
+        self._send(self.records[job_id].request.req_nodes)
+        super().cancel(job_id)
 
 
 @settings(max_examples=8)
@@ -200,26 +180,28 @@ class Slurm:
 def test_every_command_counts_and_none_ends_for_want_of_a_turn(
     gpus: int, refuses: int, running: bool, wanted_until: int, spent: int
 ) -> None:
-    slurm = Slurm(gpus, min(refuses, gpus), running)
-    client: Any = slurm
+    slurm = Refusing(gpus, 0)
+    for i in range(gpus if running else 0):
+        slurm.hold_gpu(HeldGpu(f"{NAME}n{i}:0", f"n{i}", "vc", "gres/gpu:1", int(LASTS_S / 60)))
+    slurm.refused, slurm.sent = {f"n{i}" for i in range(min(refuses, gpus))}, []
     store: Any = SimpleNamespace(notes=dict)
-    writer = JobWriter(client, store, slurm.fake, SlurmSettings(writes_per_cycle=CAP), DaemonSettings(), 1)
-    held = Placeholders(client, writer, LASTS_S)
+    writer = JobWriter(slurm, store, slurm, SlurmSettings(writes_per_cycle=CAP), DaemonSettings(), 1)
+    held = Placeholders(slurm, writer, LASTS_S)
     outs = {f"n{i}:0": GpuOut(f"n{i}", 0, 0.0, "Xid 79") for i in range(gpus)}
     for cycle in range(240):
         before = len(slurm.sent)
         writer.new_cycle({})
         writer.tell(*[lambda: None] * spent)  # what plans and mending wrote before
-        jobs = tuple(slurm.jobs.values())
-        facts = Observation(jobs, tuple(slurm.fake.nodes()), {}, {"vc": Mode.PACK}, slurm.fake.now)
-        held.others(jobs, slurm.fake.now)
+        jobs = tuple(job for job in slurm.records.values() if not job.ended)
+        facts = Observation(jobs, tuple(slurm.nodes()), {}, {"vc": Mode.PACK}, slurm.now)
+        held.others(jobs, slurm.now)
         held.settle(outs if cycle < wanted_until or not running else {}, facts)
         sent = len(slurm.sent) - before
         assert sent <= min(4, CAP - spent)
         assert writer.full(CAP - spent - sent + 1), "each counts as a write of the cycle"
-        slurm.fake.now += CYCLE_S
-        ended = slurm.ends()
-        assert set(ended) <= slurm.refused, "one that Slurm would have renewed ended"
+        slurm.advance(CYCLE_S)
+        ended = {job.request.req_nodes for job in slurm.records.values() if job.state == "COMPLETED"}
+        assert ended <= slurm.refused, "one that Slurm would have renewed ended"
     assert slurm.sent
 
 

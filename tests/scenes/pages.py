@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builders import LIGHT
 from daemon_site import Site as SlurmSite
 from lucid.config.load import Settings, settings_from
 from lucid.web.app import build_app
 from lucid.web.source import Source
+from scenes.jobs import LIGHT
 from web_client import WebClient
 
 __all__ = ["ADDRESSES", "HOSTILE", "Pages"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lucid.binder.contention import contention_speeds
 from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Job
@@ -15,7 +16,7 @@ from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.truth import ContentionTruth, Interference
+from lucid.simulator.cluster.truth import Interference
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.jobs import nodes
@@ -74,7 +75,7 @@ def replay(
         layout,
         profiling_nodes=profiling_nodes,
         profiled=chosen.profiled,
-        interference=interference or ContentionTruth(),
+        interference=interference or contention_speeds,
         overheads=overheads or OverheadSettings(),
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",

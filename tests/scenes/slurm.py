@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
@@ -17,6 +16,7 @@ from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import LIGHT, at
 
 WHY = (FairOrder(0.0),)
 MINE = "lucid:vc=vc;held=1;v=2"
@@ -106,6 +106,14 @@ class Scene:
     def mend(self) -> list[str]:
         self.cluster.observe()
         return self.cluster.heal()
+
+    def turns(self, seconds: float, every_s: float = 1.0) -> list[str]:
+        """Looks, mends and lets time pass; returns what was mended."""
+        until_s, told = self.slurm.now + seconds, list[str]()
+        while self.slurm.now < until_s:
+            told += self.mend()
+            self.slurm.advance(every_s)
+        return told
 
     def request(self, job_id: str) -> Request:
         return self.slurm.records[job_id].request

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import structs
 
 from applications import INIT, MODEL
-from builders import LIGHT, guess, part, runs, waits
 from lucid.core.decision import PartitionPlan, Regroup, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
@@ -17,6 +16,8 @@ from lucid.core.placement import placement_gpus
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.policy import PolicyRules
+from scenes.jobs import LIGHT, runs, waits
+from scenes.plans import guess, part
 
 STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
 FOUR = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))

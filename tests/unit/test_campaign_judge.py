@@ -31,8 +31,11 @@ AWAY = Broken("slurmctld-restart", 105.0, 120.0)
 NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
 
 
+ORDERED = ("restarts", "gives_way", "may_be_refused", "release_after_s")
+
+
 def task(lines: str = "", state: str = "COMPLETED", **more: Any) -> Task:
-    of_order = {key: more.pop(key) for key in ("restarts", "gives_way", "may_be_refused") if key in more}
+    of_order = {key: more.pop(key) for key in ORDERED if key in more}
     order = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1, **of_order)
     record = Record("7", state, 0, more.pop("reason", ""), 200.0, "n1") if more.get("known", True) else None
     return Task(order, "j1-1", more.pop("at_s", 90.0), "7", runs=runs_from(lines), record=record, **more)
@@ -83,6 +86,9 @@ FOUND: dict[str, tuple[str, tuple[Any, ...]]] = {
     "runs at the end": ("stuck", (task(BEGUN, "RUNNING"), [])),
     "refused though nobody drew that": ("stuck", (task("", "PENDING", reason="BadConstraints"), [])),
     "waits, and slurmctld did not forget it": ("stuck", (task("", "PENDING"), [KILL], Told())),
+    "its user's release had been saved": (
+        "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=5.0), [KILL]),
+    ),
     "a step failed by itself while slurmctld was away": (
         "killed", (task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
     ),
@@ -103,6 +109,9 @@ EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "plain Slurm refuses it, too": (
         "stuck", (task("", "PENDING", reason="BadConstraints", may_be_refused=True), []),
+    ),
+    "its user's release was forgotten": (
+        "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=15.0), [KILL]),
     ),
     "slurmctld has no record of it": ("stuck", (task("", "PENDING"), [KILL], Told(forgotten=[111.0]))),
     "slurmctld was away for its step": ("killed", (task(BEGUN, "FAILED", said=NO_SLURM), [AWAY])),

@@ -121,20 +121,20 @@ class GpuBad(Fault):
     name, what = "gpu-bad", "a GPU falls off the bus, as its node's sampler tells; a person returns it after a while"
     touches = frozenset({"gpus"})
     lasts_s = (10.0, 40.0)
-    gpu = ""
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        node, index, now_s = dice.choice(("n1", "n2", "n3")), dice.randrange(4), time.time()
-        fault = GpuFault("xid", "fallen off the bus", now_s, now_s, now_s, 79, needs="reboot")
-        cards = (CardHealth(index, f"GPU-{index}", faults=(fault,)),)
-        write_health(
-            health_folder(host.site.profiles), NodeHealth(node, now_s, "campaign", now_s - 60.0, cards=cards)
-        )
-        self.gpu = f"{node}:{index}"
+        self.gpu, now_s = f"{dice.choice(('n1', 'n2', 'n3'))}:{dice.randrange(4)}", time.time()
+        self._samples(host, GpuFault("xid", "fallen off the bus", now_s, now_s, now_s, 79, needs="reboot"))
         return {"gpu": self.gpu}
 
     def end(self, host: Host) -> dict[str, Any]:
-        return {"told": host.site.ctl("gpu", "return", self.gpu).stdout.strip()} if self.gpu else {}
+        self._samples(host)  # else a lucidd that loses its store takes the GPU out again
+        return {"told": host.site.ctl("gpu", "return", self.gpu).stdout.strip()}
+
+    def _samples(self, host: Host, *faults: GpuFault) -> None:
+        node, _, index = self.gpu.partition(":")
+        cards = (CardHealth(int(index), f"GPU-{index}", faults=faults),)
+        write_health(health_folder(host.site.profiles), NodeHealth(node, time.time(), "campaign", 0.0, cards=cards))
 
 
 @listed

@@ -70,7 +70,9 @@ def judge(
         elif finished:
             state = record.state if record else "unknown"
             words = f"not ended at the end: {state} {record.reason if record else ''}"
-            excuse = _never(task) or _ended_unheard(task, broken, told) or _unknown(told)
+            held = record is not None and record.reason == "JobHeldUser" and task.order.release_after_s
+            forgot = _forgot(task, broken, told, held, "let go by its user") if held else ""
+            excuse = _never(task) or _ended_unheard(task, broken, told) or _unknown(told) or forgot
             found.append(_finding("stuck", task, words, excuse))
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
@@ -182,11 +184,11 @@ def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
     return ""
 
 
-def _forgot(task: Task, broken: Sequence[Broken], told: Told) -> str:
-    at_s = told.submitted[-1] if told.submitted else task.accepted_s  # sbatch's answer may take a while
+def _forgot(task: Task, broken: Sequence[Broken], told: Told, after_s: float = 0.0, what: str = "accepted") -> str:
+    at_s = after_s + (told.submitted[-1] if told.submitted else task.accepted_s)  # sbatch's answer may take a while
     for since, until in _windows(broken):
         if since <= at_s <= until:
-            return f"accepted {until - at_s:.1f} s before slurmctld was killed, and after its last save"
+            return f"{what} {until - at_s:.1f} s before slurmctld was killed, and after its last save"
     return ""
 
 
@@ -209,13 +211,10 @@ def _at_requeue(task: Task, before: Run, told: Told) -> str:
 
 def _lost_node(run: Run, broken: Sequence[Broken]) -> str:
     for b in broken:
-        if run.on(b.facts.get("lost", ())) and run.began_s <= (b.ended_s or run.began_s) and _during(run, b):
+        during = run.began_s <= b.began_s + _NODE_S or b.over(run.began_s, _NODE_S)
+        if run.on(b.facts.get("lost", ())) and run.began_s <= (b.ended_s or run.began_s) and during:
             return f"a node of {run.nodes} was lost ({b.name})"
     return ""
-
-
-def _during(run: Run, b: Broken) -> bool:
-    return run.began_s <= b.began_s + _NODE_S or b.over(run.began_s, _NODE_S)
 
 
 def _split(before: Run, broken: Sequence[Broken]) -> str:

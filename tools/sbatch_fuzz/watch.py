@@ -252,7 +252,7 @@ def _mib(tres: str) -> int:
 def _plain(text: str) -> str:
     """Without numbers of jobs and names of nodes."""
     text = re.sub(r"\b[Jj]ob(Id=| allocation | )\d+", "job _", text)
-    lines = [re.sub(r"\bn\d+\b|allocation \d+", "_", line) for line in text.splitlines()]
+    lines = [re.sub(r"\bn\d+\b|allocation \d+|^\d+(?=_[\d-]+:)", "_", line) for line in text.splitlines()]
     return "\n".join(
         line
         for line in lines

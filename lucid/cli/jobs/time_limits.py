@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ from typing import Any
 from lucid.cli.console import Table, answer, progress, table
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.jobs.when import seconds_of
-from lucid.cli.site.efficiency import efficiency_data
-from lucid.config.load import profiles_folder
+from lucid.cli.site.efficiency import accounts_of, asked_for, efficiency_data
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
-from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
-from lucid.node.reports import UseFolder
-from lucid.profiler.waste import DAYS, JobUse, fitting_limits
+from lucid.profiler.waste import DAYS, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown
 
@@ -54,7 +50,6 @@ def tell_time_limits(
     """Carry out ``lucidctl efficiency --time-limits``."""
     limit_s = None if limit is None else seconds_of(limit)
     settings = live_settings(config)
-    store = live_store(settings)
     files = record_files(records_folder(settings))
     if not files:
         raise ConfigError(
@@ -62,19 +57,16 @@ def tell_time_limits(
             "is above 0"
         )
     days = DAYS if days is None else days
-    now_s = float((store.view("status") or {}).get("at_s", time.time()))
-    accounts = job_accounts(store, UseFolder(profiles_folder(settings)), settings, now_s, days)
-
-    def asked_for(job: JobUse) -> bool:
-        return user in (None, job.user) and account in (None, job.account) and job_id in (None, job.job_id)
-
-    asked = [one for one in fitting_limits((one.job for one in accounts), limit_s) if asked_for(one.job)]
+    accounts, of = accounts_of(settings, live_store(settings), days), (user, account, job_id)
+    asked = [one for one in fitting_limits((one.job for one in accounts), limit_s) if asked_for(one.job, *of)]
     with progress("planning again") as report:
         found = replay_limits(files, asked, report)
     rows = limit_rows(asked, found)
 
     def data() -> dict[str, Any]:
-        return efficiency_data([one for one in accounts if asked_for(one.job)], days, limits_to_dict(rows, found))
+        return efficiency_data(
+            [one for one in accounts if asked_for(one.job, *of)], days, limits_to_dict(rows, found)
+        )
 
     answer(data, as_json, _words(rows, found, days))
 

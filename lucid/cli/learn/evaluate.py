@@ -16,24 +16,18 @@ from lucid.errors import ModelError
 # The models' evaluation loads sklearn and interpret, which take seconds: each kind imports its own.
 
 
-class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+def _row_or_time(text: str) -> int | datetime:
     """The beginning of the part that judges: the number of a row, or a time (without a zone it is the data's own)."""
-
-    name = "row or time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | datetime:
-        if isinstance(value, int | datetime):
-            return value
-        if value.isascii() and value.isdigit():
-            if int(value) > 0:
-                return int(value)
-            self.fail("0 leaves nothing to train on; give a row from 1 on", param, ctx)
-        try:
-            return datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a row number nor a time such as 2020-09-01 or 2020-09-01T12:00", param, ctx
-            )
+    if text.isascii() and text.isdigit():
+        if int(text) > 0:
+            return int(text)
+        raise click.BadParameter("0 leaves nothing to train on; give a row from 1 on")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a row number nor a time such as 2020-09-01 or 2020-09-01T12:00"
+        ) from None
 
 
 @click.command()
@@ -41,7 +35,7 @@ class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--test-from",
-    type=_From(),
+    type=_row_or_time,
     metavar="ROW|TIME",
     help="What begins the part that judges; all before it trains. A number counts jobs in order of submission, or "
     "bins, from 0. Not for packing.",

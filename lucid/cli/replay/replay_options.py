@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from lucid.binder.contention import contention_speeds
 from lucid.cli.console import progress
 from lucid.cli.options import PATH
 from lucid.config.load import Settings, library_folder, load_settings
@@ -21,7 +22,7 @@ from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
 from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.state import Semantics
-from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
+from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
 from lucid.simulator.scenario import PREDICTORS, ReplayOptions, Scenario, Throughput
@@ -190,11 +191,6 @@ _OPTIONS = (
 )
 
 
-def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument TRACE and the options of a replay to a command."""
-    return click.argument("trace_file", metavar="TRACE", type=PATH)(cluster_options(command))
-
-
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of a replay without the trace, for commands that name it in their own way. The command gets
     them as one value, ``asked``."""
@@ -203,9 +199,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def collected(**given: Any) -> Any:
         return command(asked=asked_of(given), **{key: given[key] for key in given if key not in _NAMES})
 
-    for option in reversed(_OPTIONS):
-        collected = option(collected)
-    return collected
+    return _added(collected, _OPTIONS)
 
 
 _NAMES = frozenset(one.name for one in fields(ReplayOptions))
@@ -255,7 +249,7 @@ def read_scenario(
         trace,
         layout,
         asked.shape,
-        read_pairs(asked.pairs) if asked.pairs else ContentionTruth(),
+        read_pairs(asked.pairs) if asked.pairs else contention_speeds,
         settings,
         asked.profiling_nodes,
         given,

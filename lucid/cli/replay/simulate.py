@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from lucid.cli.console import Table, answer, progress, styled, table
 from lucid.cli.options import PATH
-from lucid.cli.replay.replay_options import Sectioned, read_scenario, scenario_options, scene_options
+from lucid.cli.replay.replay_options import Sectioned, cluster_options, read_scenario, scene_options
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus
 from lucid.explain.replayed_story import story_teller
@@ -76,7 +76,8 @@ promise_option = click.option(
 
 
 @click.command(cls=Sectioned)
-@scenario_options
+@click.argument("trace_file", metavar="TRACE", type=PATH)
+@cluster_options
 @scene_options
 @promise_option
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")

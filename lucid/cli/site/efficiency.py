@@ -9,7 +9,7 @@ from typing import Any
 
 from lucid.cli.console import Table, answer, table
 from lucid.cli.jobs.queue import live_settings, live_store
-from lucid.config.load import profiles_folder
+from lucid.config.load import Settings, profiles_folder
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus, when
@@ -28,6 +28,7 @@ from lucid.profiler.waste import (
     total_of,
     totals,
 )
+from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
 _JOBS_SHOWN = 20
@@ -43,19 +44,10 @@ def tell_efficiency(
 ) -> None:
     """Carry out ``lucidctl efficiency``."""
     settings = live_settings(config)
-    uses = UseFolder(profiles_folder(settings))
-    store = live_store(settings)
     days = DAYS if days is None else days
-    now_s = float((store.view("status") or {}).get("at_s", time.time()))
     # a job that is named is looked for as far back as anything is known
-    found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)
-    found = [
-        one
-        for one in found
-        if (user is None or one.job.user == user)
-        and (account is None or one.job.account == account)
-        and (job_id is None or one.job.job_id == job_id)
-    ]
+    found = accounts_of(settings, live_store(settings), settings.daemon.keep_days if job_id else days)
+    found = [one for one in found if asked_for(one.job, user, account, job_id)]
     if job_id is not None and not found:
         raise ConfigError(
             f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
@@ -63,6 +55,17 @@ def tell_efficiency(
     first = "account" if account is None and user is None else "user"
     words = accounts_words(found, days, first) if job_id is None else map(_job_words, found)
     answer(lambda: efficiency_data(found, days), as_json, words)
+
+
+def accounts_of(settings: Settings, store: SqliteStore, days: float) -> list[JobAccount]:
+    """The accounts of the jobs of the last days."""
+    now_s = float((store.view("status") or {}).get("at_s", time.time()))
+    return job_accounts(store, UseFolder(profiles_folder(settings)), settings, now_s, days)
+
+
+def asked_for(job: JobUse, user: str | None, account: str | None, job_id: str | None) -> bool:
+    """Whether the options of a command ask for the job; ``None``: for any."""
+    return user in (None, job.user) and account in (None, job.account) and job_id in (None, job.job_id)
 
 
 def _job_words(one: JobAccount) -> str:

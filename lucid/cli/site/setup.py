@@ -13,7 +13,6 @@ import click
 from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.site.doctor import diagnose, findings_words, leave_slurm
-from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
@@ -291,7 +290,7 @@ def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
         "files": [{"path": str(c.path), "new": c.before is None, "diff": diff_of([c])} for c in plan.changes],
         "steps": [words for _, words in plan.steps],
         "notes": plan.notes,
-        "refused": [to_json(refusal) for refusal in plan.refused],
+        "refused": [{"what": refusal.what, "remedy": refusal.remedy} for refusal in plan.refused],
     }
 
 

@@ -53,23 +53,24 @@ Esc closes this."""
 
 
 _SHOWN = (
-    ("F1", "help", "keys"),
-    ("1", "nodes", "tab('Nodes')"),
-    ("2", "running", "tab('Running')"),
-    ("3", "queue", "tab('Queue')"),
-    ("/", "search", "ask('text')"),
-    ("u", "user", "ask('user')"),
-    ("F6", "sort", "sort(1)"),
-    ("q", "quit", "quit"),
+    Binding("f1,question_mark", "keys", "help", key_display="F1"),
+    Binding("1", "tab('Nodes')", "nodes", key_display="1"),
+    Binding("2", "tab('Running')", "running", key_display="2"),
+    Binding("3", "tab('Queue')", "queue", key_display="3"),
+    Binding("slash,f3", "ask('text')", "search", key_display="/"),
+    Binding("u", "ask('user')", "user", key_display="u"),
+    Binding("f6,greater_than_sign", "sort(1)", "sort", key_display="F6"),
+    Binding("q,f10", "quit", "quit", key_display="q"),
 )
-"""The keys in the last line, each with its effect in a word, and as an action."""
+"""The keys in the last line."""
 
 
 def _keys_line() -> str:
     """The last line, where each key can be clicked, too. textual's own footer makes a widget for each, and lays them
     all out several times until the first screen."""
     return "  ".join(
-        f"[@click=app.{action}][bold $footer-key-foreground]{key}[/] {word}[/]" for key, word, action in _SHOWN
+        f"[@click=app.{one.action}][bold $footer-key-foreground]{one.key_display}[/] {one.description}[/]"
+        for one in _SHOWN
     )
 
 
@@ -133,19 +134,12 @@ class TopApp(App[None]):
     DataTable { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "keys", "help"),
-        Binding("1", "tab('Nodes')", "nodes"),
-        Binding("2", "tab('Running')", "running"),
-        Binding("3", "tab('Queue')", "queue"),
+        *_SHOWN,
         Binding("tab", "next_tab", "next", show=False, priority=True),
-        Binding("slash,f3", "ask('text')", "search"),
-        Binding("u", "ask('user')", "user"),
-        Binding("f6,greater_than_sign", "sort(1)", "sort"),
         Binding("less_than_sign", "sort(-1)", "sort back", show=False),
         Binding("I", "turn", "reverse order", show=False),
         Binding("r,f5", "reload", "read again", show=False),
         Binding("escape", "stop_asking", "no filter", show=False),
-        Binding("q,f10", "quit", "quit"),
     ]
 
     def __init__(self, config: Path, every_s: float, user: str = "") -> None:
@@ -179,12 +173,9 @@ class TopApp(App[None]):
 
     # -- what is shown -------------------------------------------------------------------------------------
 
-    def action_reload(self) -> None:
-        """Read again what lucidd has written."""
-        self._reload()
-
     @work(exclusive=True)
-    async def _reload(self) -> None:
+    async def action_reload(self) -> None:
+        """Read again what lucidd has written."""
         try:
             self._show(await _read_apart(self._config))
         except LucidError as error:

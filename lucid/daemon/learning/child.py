@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from lucid.config.live import DaemonSettings
-from lucid.core.job import Ended, Job
+from lucid.core.job import Ended
 from lucid.core.ports import Clock
 from lucid.errors import ClusterError
 from lucid.slurm.accounting import Accounted, SacctClient
@@ -79,7 +80,7 @@ class Children:
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
-                preexec_fn=_step_back,
+                preexec_fn=lambda: os.nice(_LOWEST_PRIORITY),
             )
             self._running.add(child)
         return child
@@ -95,10 +96,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _step_back() -> None:
-    os.nice(_LOWEST_PRIORITY)
 
 
 _LOG = logging.getLogger("lucidd")
@@ -156,34 +153,22 @@ class CatchUp:
             return []
         self._tries = 0
         have = {item.job.id for item in self._store.ended(self._since_s)}
-        made = [ended_from(job, notes.get(job.id), daemon) for job in found if job.id not in known]
+        unseen = [one for one in found if one.ended.job.id not in known]
+        made = [ended_from(one, notes.get(one.ended.job.id), daemon) for one in unseen]
         new = [item for item in made if item is not None and item.job.id not in have][-_MOST_JOBS:]
         self._store.put_ended(new, token)
         _LOG.info("caught up", extra={"facts": {"jobs": len(new), "since_s": round(self._since_s)}})
         return new
 
 
-def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -> Ended | None:
+def ended_from(one: Accounted, note: JobNote | None, settings: DaemonSettings) -> Ended | None:
     """The job as the daemon would have seen it end; ``None`` for a job without GPUs, or in no partition that Lucid
     manages.
 
     Its VC is the noted or tagged one, where there is one: it may have ended while it was profiled."""
-    mark = parse_mark(job.tag) or {}
-    home = home_of(job.partition, job.tag, note, settings.partitions, settings.rooms)
+    job, mark = one.ended.job, parse_mark(one.tag) or {}
+    home = home_of(job.vc, one.tag, note, settings.partitions, settings.rooms)
     if not job.gpus or home not in settings.partitions or job.name.startswith(PLACEHOLDER):
         return None
-    made = Job(
-        id=job.id,
-        vc=home,
-        gpus=job.gpus,
-        submit_s=submitted_s(job.submit_s, note),
-        rank=job.number,
-        user=job.user,
-        account=job.account,
-        name=job.name,
-        cpus=job.cpus,
-        mem_mib=job.mem_mib,
-        time_limit_s=job.time_limit_s,
-        amp=True if mark.get("amp") == "1" else None,
-    )
-    return Ended(made, job.end_s, max(job.end_s - job.start_s, 0.0), job.state)
+    amp = True if mark.get("amp") == "1" else None
+    return replace(one.ended, job=replace(job, vc=home, submit_s=submitted_s(job.submit_s, note), amp=amp))

@@ -94,13 +94,13 @@ class LiveModels:
     def make(self) -> Predictor:
         """A fresh predictor that has learned from no job yet. A version that does not check is passed over: its kind
         is answered as if there were none."""
-        self._made_from, self._served = self._signature(), None
+        self._made_from, self._served, tree = self._signature(), None, shipped("share.json")
         made: Predictor = LearnedPredictor.from_served(
             self.served,
             DurationHistory(),
             WithContention(PriorPredictor(self._first_guess_s)),
             profiled_s=self._profiled_s,
-            share=_synthetic_tree(),
+            share=ShareTree.from_json(json.loads(tree.read_text(encoding="utf-8")), source=str(tree)),
         )
         return made if self._memory is None else WithMemory(made, self._memory)
 
@@ -131,8 +131,3 @@ def live_forecaster(
     for item in ended:
         made.observe(item.job)
     return GuardedForecaster(made, means, left_out)
-
-
-def _synthetic_tree() -> ShareTree:
-    path = shipped("share.json")
-    return ShareTree.from_json(json.loads(path.read_text(encoding="utf-8")), source=str(path))

@@ -11,7 +11,6 @@ from typing import Any, Final
 from lucid.core.decision import EndProfiling, Requeue, Start, verb_of
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
-from lucid.daemon.reporting.status import running_of
 from lucid.errors import Refusal
 from lucid.orchestrator.cycle import CycleResult
 from lucid.places import Mode
@@ -90,7 +89,7 @@ class Counters:
         """Count one cycle. ``memory``: what its plan left for the next."""
         self._cycle.add(took_s)
         snapshot = result.snapshot
-        running = running_of(snapshot)
+        running = {entry.job.id: entry for part in snapshot.partitions.values() for entry in part.running}
         for item in result.applied:
             if modes.get(item.action.partition, Mode.PACK) is Mode.PACK:
                 self._count(item, running, snapshot.now_s)

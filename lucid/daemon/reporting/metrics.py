@@ -27,7 +27,7 @@ from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import Refusal, StoreError
 from lucid.profiler.waste import DAYS, JobAccount, WasteKind, totals
 from lucid.store.sqlite import SqliteStore
-from lucid.text import shown
+from lucid.text import mapping_of, shown
 
 _S = 3600.0
 _MOST_GROUPS = 24
@@ -183,7 +183,7 @@ def _families(values: Values) -> Iterator[Metric]:
 
 def _histogram(name: str, words: str, found: Any) -> Metric:
     family = HistogramMetricFamily(name, words)
-    counts = _mapping(found).get("counts")
+    counts = mapping_of(found).get("counts")
     if isinstance(counts, list) and len(counts) == len(BUCKETS_S) + 1:
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         sums = list(zip(bounds, map(float, accumulate(counts)), strict=True))
@@ -210,14 +210,14 @@ def _values(source: MetricsSource, store: SqliteStore) -> Values:
     """The values of all metrics that are known.
 
     Raises: StoreError: the store cannot be read."""
-    status = _mapping(store.view("status"))
-    counts = _mapping(status.get("counts"))
+    status = mapping_of(store.view("status"))
+    counts = mapping_of(status.get("counts"))
     times = start_times_of(store.view(START_TIMES))
     share, judged = times.coverage()
     found = {
         "lucid_up": 1,
         **_daemon(status, counts),
-        **_starvation(_mapping(counts.get("starvation"))),
+        **_starvation(mapping_of(counts.get("starvation"))),
         "lucid_start_forecast_coverage_ratio": share if judged else None,
         "lucid_start_forecast_judged_jobs": judged,
         "lucid_start_forecast_open_jobs": len(times.open),
@@ -233,11 +233,11 @@ def _values(source: MetricsSource, store: SqliteStore) -> Values:
 
 
 def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Values:
-    calls, health = _mapping(status.get("calls")), _mapping(status.get("gpu_health"))
+    calls, health = mapping_of(status.get("calls")), mapping_of(status.get("gpu_health"))
     at_s = number(status.get("at_s"))
 
     def each(key: str, names: Sequence[str] = ()) -> Labels:
-        found = _mapping(counts.get(key))
+        found = mapping_of(counts.get(key))
         return {name: found.get(name) for name in (names or sorted(found))}
 
     def length(key: str) -> int | None:
@@ -246,7 +246,7 @@ def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Values:
     return {
         "lucid_status_timestamp_seconds": at_s,
         "lucid_paused": status.get("paused"),
-        "lucid_partitions": Counter(map(str, _mapping(status.get("modes")).values())),
+        "lucid_partitions": Counter(map(str, mapping_of(status.get("modes")).values())),
         "lucid_cycles_total": status.get("cycles"),
         "lucid_turns_failed_total": counts.get("failed"),
         "lucid_turns_failed_in_a_row": status.get("failed_turns"),
@@ -258,7 +258,7 @@ def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Values:
         "lucid_cycle_duration_seconds": counts.get("cycle_s"),
         "lucid_decision_duration_seconds": counts.get("plan_s"),
         "lucid_unreadable_records": {
-            source: _mapping(told).get("now") for source, told in _mapping(status.get("left_out")).items()
+            source: mapping_of(told).get("now") for source, told in mapping_of(status.get("left_out")).items()
         },
         "lucid_gpus_out": Counter(
             (str(out.get("node")), "person" if out.get("by") else str(out.get("kind")))
@@ -284,10 +284,10 @@ def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Values:
 
 
 def _starvation(found: Mapping[str, Any]) -> Values:
-    groups = few({vc: number(_mapping(one).get("started")) or 0.0 for vc, one in found.items()})
+    groups = few({vc: number(mapping_of(one).get("started")) or 0.0 for vc, one in found.items()})
 
     def each(key: str, join: Callable[[Iterable[float]], float]) -> Labels:
-        return _joined(((groups[vc], number(_mapping(one).get(key))) for vc, one in found.items()), join)
+        return _joined(((groups[vc], number(mapping_of(one).get(key))) for vc, one in found.items()), join)
 
     return {
         "lucid_starvation_bound_seconds": each("bound_s", min),
@@ -308,13 +308,13 @@ def _joined(values: Iterable[tuple[Any, float | None]], join: Callable[[Iterable
 
 
 def _models(status: Mapping[str, Any], upkeep: Any) -> Values:
-    serving = {kind: _mapping(one) for kind, one in _mapping(status.get("models")).items()}
+    serving = {kind: mapping_of(one) for kind, one in mapping_of(status.get("models")).items()}
     drifts = {
-        str(one.get("kind")): _mapping(one.get("drift"))
+        str(one.get("kind")): mapping_of(one.get("drift"))
         for one in (upkeep if isinstance(upkeep, list) else ())
         if isinstance(one, Mapping)
     }
-    shifts = ((kind, number(v)) for kind, one in drifts.items() for v in _mapping(one.get("psi")).values())
+    shifts = ((kind, number(v)) for kind, one in drifts.items() for v in mapping_of(one.get("psi")).values())
     return {
         "lucid_model_info": {(kind, str(one.get("version", ""))): 1 for kind, one in serving.items()},
         "lucid_model_unusable": {kind: one.get("trouble") for kind, one in serving.items()},
@@ -445,7 +445,3 @@ def _urgency(one: _PairedJob) -> tuple[float, float, str]:
     behind = 0.0 if one.promised is None or one.measured is None else one.measured - one.promised
     known = [value for value in (one.promised, one.measured) if value is not None]
     return behind, min(known), one.job
-
-
-def _mapping(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, Mapping) else {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from lucid.core.codec import from_json
 from lucid.core.decision import Decision, Plan, Start
 from lucid.core.job import Pending
 from lucid.core.reason import Reason
@@ -33,45 +34,31 @@ _MOST_OLD_S = 60.0
 
 class StartsAhead(Struct, frozen=True):
     """Expected starts. ``starts_in_s``: by waiting job, seconds from ``at_s`` on; ``None`` where no start is
-    foreseen. ``ahead_s`` and ``own_ahead_s``: as in ``Forecast``."""
+    foreseen. ``ahead_s`` and ``own_ahead_s``: as in ``Forecast``; ``None``: without end."""
 
     at_s: float
-    starts_in_s: Mapping[str, Span | None]
-    ahead_s: float = math.inf
-    own_ahead_s: Mapping[str, float] = field(default_factory=dict)
+    starts_in_s: Mapping[str, Span | None] = field(name="starts")
+    ahead_s: float | None = None
+    own_ahead_s: Mapping[str, float | None] = field(default_factory=dict)
     seen: int = 0
     """How many waits had ended by then, on which the ranges rest."""
 
     def ahead_of(self, job_id: str) -> float:
         """How far ahead was planned for this job, s."""
-        return self.own_ahead_s.get(job_id, self.ahead_s)
+        ahead_s = self.own_ahead_s.get(job_id, self.ahead_s)
+        return math.inf if ahead_s is None else ahead_s
 
     def in_s(self, job_id: str, now_s: float) -> Span | None:
         """Seconds until the job's start as of ``now_s``; ``None`` where no start is foreseen."""
         return _later(self.starts_in_s.get(job_id), max(now_s - self.at_s, 0.0))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The starts as JSON."""
-        own = {job_id: _finite(ahead_s) for job_id, ahead_s in self.own_ahead_s.items()}
-        ahead = {"ahead_s": _finite(self.ahead_s), "own_ahead_s": own}
-        return {"at_s": self.at_s, **ahead, "starts": self.starts_in_s, "seen": self.seen}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> StartsAhead:
-        """The starts that ``to_dict`` wrote.
-
-        Raises: AttributeError, KeyError, TypeError, ValueError: the data has another shape."""
-        starts = {job_id: None if span is None else _span(*span) for job_id, span in data["starts"].items()}
-        own = {job_id: _seconds(ahead_s) for job_id, ahead_s in data["own_ahead_s"].items()}
-        return cls(float(data["at_s"]), starts, _seconds(data["ahead_s"]), own, int(data["seen"]))
 
 
 def starts_from_view(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None:
     """The starts that lucidd foresaw, from the view, as of the snapshot that is shown. ``None`` where they do not
     hold for it: they are too old, or lack a waiting job, or the plan starts other jobs."""
     try:
-        told = StartsAhead.from_dict(data)
-    except (AttributeError, KeyError, TypeError, ValueError):
+        told = from_json(StartsAhead, data)
+    except ValueError:
         return None  # there is none, or another version of Lucid wrote it
     later_s = snapshot.now_s - told.at_s
     if later_s > _MOST_OLD_S:
@@ -141,16 +128,8 @@ def _later(span: Span | None, later_s: float) -> Span | None:
     return early_s, likely_s, late_s
 
 
-def _span(early_s: int, likely_s: int, late_s: int) -> Span:
-    return int(early_s), int(likely_s), int(late_s)
-
-
 def _finite(seconds: float) -> float | None:
     return None if seconds == math.inf else seconds
-
-
-def _seconds(told: float | None) -> float:
-    return math.inf if told is None else float(told)
 
 
 def start_times_of(data: Any) -> StartTimes:
@@ -211,4 +190,5 @@ def starts_ahead(snapshot: Snapshot, ahead: Forecast, times: StartTimes) -> Star
         for partition in snapshot.partitions.values()
         for entry in partition.pending
     }
-    return StartsAhead(snapshot.now_s, spans, ahead.ahead_s, ahead.own_ahead_s, len(times.known))
+    own = {job_id: _finite(ahead_s) for job_id, ahead_s in ahead.own_ahead_s.items()}
+    return StartsAhead(snapshot.now_s, spans, _finite(ahead.ahead_s), own, len(times.known))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.codec import to_json
-from lucid.core.job import Running
 from lucid.core.snapshot import Partition, Snapshot
 
 if TYPE_CHECKING:
@@ -21,19 +21,11 @@ def status_of(
     now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileFolder
 ) -> dict[str, Any]:
     """The calls to Slurm, which models answer, and which profiles could not be read."""
-    calls = breaker.calls
     return {
         "at_s": now_s,
         "pid": os.getpid(),
         "client": client,
-        "calls": {
-            "reads": calls.reads,
-            "writes": calls.writes,
-            "refused": calls.refused,
-            "failed": calls.failed,
-            "last_s": round(calls.last_s, 4),
-            "slowest_s": round(calls.slowest_s, 4),
-        },
+        "calls": {name: round(number, 4) for name, number in asdict(breaker.calls).items()},
         "breaker_open_s": round(breaker.open_s, 1),
         "breaker_why": breaker.why if breaker.open_s else "",
         "models": {} if models is None else {kind: to_json(found) for kind, found in models.serving.items()},
@@ -69,11 +61,6 @@ def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
         vc: {"quota": quota, "held": held[vc], "borrowed": max(held[vc] - quota, 0), "pending": waiting[vc]}
         for vc, quota in part.quotas.items()
     }
-
-
-def running_of(snapshot: Snapshot) -> dict[str, Running]:
-    """The jobs that run, by id."""
-    return {entry.job.id: entry for part in snapshot.partitions.values() for entry in part.running}
 
 
 def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:

@@ -135,17 +135,14 @@ class MetricsSource:
         process keeps in memory already."""
         self.settings = settings
         self.now_s = now_s
-        self._open = open_store or (lambda: _open_store(settings))
+        path, shared = Path(settings.daemon.state_dir) / "lucid.db", settings.daemon.shared_state
+        self.store = open_store or (lambda: SqliteStore(path, read_only=True, shared=shared))
+        """Opens the store for one call, since lucidd may have begun a new file since the last; raises ``StoreError``
+        where there is none."""
         self._uses = uses or UseFolder(profiles_folder(settings))
         self._known = known
         self._lock = threading.Lock()
         self._accounts: tuple[float, list[JobAccount]] | None = None
-
-    def store(self) -> SqliteStore:
-        """The store, opened for this call: lucidd may have begun a new file since the last.
-
-        Raises: StoreError: there is none, or it cannot be opened."""
-        return self._open()
 
     def seen(self, store: SqliteStore) -> StoredPlan | None:
         """lucidd's last snapshot and plan; ``None`` where it cannot be read: there is none yet, or it is of another
@@ -168,8 +165,3 @@ class MetricsSource:
             if self._accounts is None or not 0 <= now_s - self._accounts[0] < _ACCOUNTS_S:
                 self._accounts = now_s, job_accounts(store, self._uses, self.settings, now_s)
             return self._accounts[1]
-
-
-def _open_store(settings: Settings) -> SqliteStore:
-    daemon = settings.daemon
-    return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=True, shared=daemon.shared_state)

@@ -1,10 +1,9 @@
-"""What a duration model answers: estimates with intervals and explanations, the choice of model, and the anchor.
+"""What a duration model answers: estimates with intervals, the choice of model, and the anchor.
 
 The anchor is the median of the user's finished jobs, or a substitute for a user without any."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from lucid.models.additive import TermScore
 from lucid.models.duration.features import FACT_NAMES, profile_columns
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
 
@@ -38,25 +36,6 @@ class Estimates(Struct, frozen=True):
     high_s: FloatArray
     source: TextArray
     scale: FloatArray
-    limit_s: FloatArray
-
-
-class Explanation(Struct, frozen=True):
-    """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
-    the 80 % interval."""
-
-    score: float
-    intercept: float
-    terms: tuple[TermScore, ...]
-    estimate_s: float
-    source: str
-    low_s: float
-    high_s: float
-
-    @property
-    def factor(self) -> tuple[tuple[str, str, float], ...]:
-        """Term, value and factor of each term: exp(intercept) times all the factors is the estimate + 10 s."""
-        return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)
 
 
 BoolArray = npt.NDArray[np.bool_]

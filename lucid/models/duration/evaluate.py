@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from lucid.core.times import DAY_S
 from lucid.errors import TraceError
-from lucid.models.duration.estimate import BoolArray, running_median_log
-from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
+from lucid.models.duration.estimate import DECILES, BoolArray, running_median_log
+from lucid.models.duration.features import LOG_OFFSET_S, from_log, to_log
 from lucid.models.duration.fit import IntArray, fit_durations, rank_correlation, relative_loss
 from lucid.models.duration.gate import OPTIONS, IntervalTracker, Record, residual, scale_of
 from lucid.models.duration.history import DurationHistory
@@ -39,7 +39,6 @@ REFITS: Final = 12
 MOST_WORSE: Final = 0.01
 """How much worse than the running median the model may be before it fails: relative for errors, absolute for shares
 and rank correlations."""
-_DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
 
 @dataclass(frozen=True)
@@ -205,8 +204,7 @@ def walk_forward(
             tracker = model.interval
         if progress is not None:
             progress(len(choices), len(starts))
-    deciles = facts[rows][:, _DECILES]
-    scale = scale_of(point, deciles[:, 0], deciles[:, 1])
+    scale = scale_of(point, *(facts[rows, decile] for decile in DECILES))
     low, high = _intervals(jobs, test_from, point, scale, tracker)
     point_s = np.fmin(from_log(point), jobs.limit_s[rows])
     median = running_median_log(facts[rows], np.nan)

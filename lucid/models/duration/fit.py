@@ -40,6 +40,7 @@ from lucid.models.duration.gate import OPTION_WEIGHTS, IntervalTracker, residual
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 from lucid.models.duration.model import MOST_LOG, DurationModel
+from lucid.models.ranking import ranks_of
 
 _IRLS_ROUNDS: Final = 3
 _IRLS_FLOOR: Final = 0.1
@@ -51,13 +52,10 @@ IntArray = npt.NDArray[np.intp]
 class TableTrainer:
     """Fits additive tables of the log-ratio `target` on chosen rows and features."""
 
-    def __init__(
-        self, columns: Columns, types: Mapping[str, str], target: FloatArray, monotone: Mapping[str, int]
-    ) -> None:
+    def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray) -> None:
         self.columns = columns
         self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
         self._target = np.clip(target, -MOST_LOG, MOST_LOG)
-        self._monotone = monotone
         self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
 
     def __call__(
@@ -93,7 +91,6 @@ class TableTrainer:
         import pandas as pd
         from interpret.glassbox import ExplainableBoostingRegressor
 
-        wanted = {name: sign for name, sign in self._monotone.items() if name in columns}
         ebm = ExplainableBoostingRegressor(
             feature_types=[self._types[name] for name in columns],
             interactions=0,
@@ -110,8 +107,6 @@ class TableTrainer:
             # Our tables keep the bin of missing values, which interpret's own plots would leave out.
             warnings.filterwarnings("ignore", message="Missing values detected")
             ebm.fit(pd.DataFrame(dict(columns)), target, sample_weight=weights)
-        for name, sign in wanted.items():
-            ebm.monotonize(name, increasing=sign > 0)  # isotonic regression by PAV on the fitted shape
         return from_ebm(ebm)
 
 
@@ -131,14 +126,17 @@ _STANDARD_ERRORS: Final = 3.0
 _CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
-def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> DurationModel:
-    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone. ``monotone``:
-    features along which durations may only rise (1) or fall (-1).
+def fit_durations(jobs: JobTable) -> DurationModel:
+    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone.
 
     Raises:
-        ModelError: the training libraries are not installed, or `monotone` names no ordered feature."""
-    monotone = monotone or {}
-    _check(monotone)
+        ModelError: the training libraries are not installed."""
+    try:
+        import interpret.glassbox  # noqa: F401
+    except ImportError as error:
+        raise ModelError(
+            f"training needs the extra 'models' ({error}); pip install 'lucid-scheduler[models]'"
+        ) from error
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
@@ -152,7 +150,7 @@ def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> 
     anchor = anchor_log(facts, default)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
-    train = TableTrainer(columns, feature_types(), truth - anchor, monotone)
+    train = TableTrainer(columns, feature_types(), truth - anchor)
 
     known = order[facts[order, COUNT] > 0]
     choice, tables = Choice(), None
@@ -186,7 +184,7 @@ def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> 
 
 def rank_correlation(left: FloatArray, right: FloatArray) -> float:
     """Spearman's rank correlation with ties at their mean rank; 0 where one side is constant."""
-    a, b = _ranks(left), _ranks(right)
+    a, b = ranks_of(left), ranks_of(right)
     spread = float(a.std() * b.std())
     return float(((a - a.mean()) * (b - b.mean())).mean()) / spread if spread > 0 else 0.0
 
@@ -279,25 +277,3 @@ def _profiled(
         return None, 0.0
     target = np.clip(truth - point - float(np.median((truth - point)[rows])), -MOST_LOG, MOST_LOG)
     return train(rows, features, target), 1.0
-
-
-def _check(monotone: Mapping[str, int]) -> None:
-    known = feature_types()
-    for name, sign in monotone.items():
-        if known.get(name) != "continuous" or sign not in (-1, 1):
-            numeric = ", ".join(name for name, kind in known.items() if kind == "continuous")
-            raise ModelError(
-                f"monotone constraint {name}={sign}: give +1 or -1 for one of the ordered features {numeric}"
-            )
-    try:
-        import interpret.glassbox  # noqa: F401
-    except ImportError as error:
-        raise ModelError(
-            f"training needs the extra 'models' ({error}); pip install 'lucid-scheduler[models]'"
-        ) from error
-
-
-def _ranks(values: FloatArray) -> FloatArray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2.0)[inverse], dtype=np.float64)

@@ -215,10 +215,6 @@ class IntervalTracker:
         for residual in residuals:
             self._push(float(residual))
 
-    def __len__(self) -> int:
-        """How many residuals it holds."""
-        return len(self._order)
-
     def bounds(self, point: FloatArray, scale: FloatArray, limit_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds in seconds, shape (n,), of estimates given as logs (n,); `scale` is (n, 2).
 
@@ -297,10 +293,6 @@ class IntervalTracker:
             return 0.0
         rank = math.ceil((size + 1) * level) if level >= 0.5 else math.floor((size + 1) * level)
         return self._sorted[min(max(rank, 1), size) - 1]
-
-
-def _finite(number: Any) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
 
 
 def scale_of(point: FloatArray, low_decile: FloatArray, high_decile: FloatArray) -> FloatArray:

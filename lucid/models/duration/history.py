@@ -45,10 +45,6 @@ class DurationHistory:
         history.add(jobs)
         return history
 
-    def __len__(self) -> int:
-        """How many finished jobs were added."""
-        return self._all[0]
-
     def judge(self, tables: Said | None, records: Mapping[str, Sequence[float]], learned_until_s: float) -> None:
         """Judge `tables` too from now on, on jobs that ended after they had learned; `records` of earlier jobs
         replace those kept here."""
@@ -185,12 +181,6 @@ class DurationHistory:
             if record is None:
                 record = self._records[user] = Record()
             record.add(_statistics(row), tables, truth, limit, submits[index], ends[index])
-
-
-def replay(jobs: JobTable, history: DurationHistory | None = None) -> FloatArray:
-    """Facts for every row as they stood when it was submitted, from a given or fresh history
-    (`DurationHistory.replay`)."""
-    return (DurationHistory() if history is None else history).replay(jobs)
 
 
 def _user(keys: _Keys) -> str | None:

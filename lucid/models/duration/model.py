@@ -23,7 +23,8 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from msgspec import Meta, field
 
-from lucid.models.additive import AdditiveModel, TermScore
+from lucid.core.prediction import DurationTerms, Term
+from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import (
     COUNT,
     DECILES,
@@ -32,7 +33,6 @@ from lucid.models.duration.estimate import (
     NEAR_USERS,
     Choice,
     Estimates,
-    Explanation,
     anchor_log,
     measured,
 )
@@ -132,7 +132,6 @@ class DurationModel(StoredModel, frozen=True, tag="lucid-duration/4"):
             np.maximum(high, point_s),
             self._source(facts),
             scale,
-            jobs.limit_s,
         )
 
     def point_log(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
@@ -154,61 +153,51 @@ class DurationModel(StoredModel, frozen=True, tag="lucid-duration/4"):
             point[there] += np.clip(score, -MOST_LOG, MOST_LOG)
         return point
 
-    def remaining_s(self, estimates: Estimates, ran_s: FloatArray) -> FloatArray:
-        """Expected (median) time left of jobs that have run `ran_s` seconds, shape (n,), seconds."""
-        return self.interval.remaining_s(estimates.point_s, estimates.scale, estimates.limit_s, ran_s)
-
-    def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> Explanation:
-        """The explanation of the estimate of the one job of `job`, from facts looked up before, shape (1, facts);
-        this is also how one job is estimated.
+    def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> tuple[float, str, DurationTerms]:
+        """The estimate of the one job of `job` in seconds, its source and its terms, from facts looked up before,
+        shape (1, facts); this is how one job is estimated.
 
         For a job known to have run `ran_s` seconds without ending, the estimate is that time and what is left of such
         jobs (`IntervalTracker.remaining_s`); a last term carries the difference."""
         anchors = anchor_log(facts, self.default_log)
         anchor, known = float(anchors[0]), bool(facts[0, COUNT] > 0)
         source = str(self._source(facts)[0])
-        terms = [TermScore(*self._anchor_words(job, facts), anchor)]
+        terms = [Term(*self._anchor_words(job, facts), anchor)]
         intercept, total = 0.0, float(self.point_log(job, facts)[0])
         _, champion_share, share = OPTION_WEIGHTS[int(facts[0, _OPTION])] if known else (1.0, 0.0, 0.0)
         if champion_share and (best := int(facts[0, _BEST])):
             beside = float(facts[0, _CHAMPION]) - anchor
-            terms.append(TermScore(f"best {STATISTICS[best]}", f"{beside:.3g}", champion_share * beside))
+            terms.append(Term(f"best {STATISTICS[best]}", f"{beside:.3g}", champion_share * beside))
         if self.tables is not None and share:
             share *= self.choice.weight
             columns = feature_columns(job, facts, anchors, self.names(job.name.tolist()))
             intercept = share * self.tables.intercept
             row = {name: columns[name][0] for name in self.tables.features}
-            terms += [TermScore(t.term, t.value, share * t.score) for t in self.tables.explain_one(row)]
+            terms += [Term(t.name, t.value, share * t.score) for t in self.tables.explain_one(row)]
         if (tables := self.profiled_tables) is not None and self.profiled_weight and known and measured(job)[0]:
             columns = profile_columns(job)
             intercept += self.profiled_weight * tables.intercept
             seen = tables.explain_one({name: columns[name][0] for name in tables.features})
-            terms += [TermScore(f"measured {t.term}", t.value, self.profiled_weight * t.score) for t in seen]
+            terms += [Term(f"measured {t.name}", t.value, self.profiled_weight * t.score) for t in seen]
         beyond = total - anchor - intercept - math.fsum(term.score for term in terms[1:])
         if abs(beyond) > 1e-9:
-            terms.append(TermScore("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", beyond))
+            terms.append(Term("bound on corrections", f"×{math.exp(MOST_LOG):.0f}", beyond))
         free = float(from_log(total))
         estimate = float(np.fmin(free, job.limit_s[0]))
         score = float(to_log(estimate)) if estimate < free else total
         if score != total:
-            terms.append(TermScore("requested limit", f"{job.limit_s[0]:.0f} s", score - total))
+            terms.append(Term("requested limit", f"{job.limit_s[0]:.0f} s", score - total))
         point = np.array([total])
         scale = scale_of(point, facts[:, DECILES[0]], facts[:, DECILES[1]])
         low, high = (float(bound[0]) for bound in self.interval.bounds(point, scale, job.limit_s))
         if ran_s > 0.0:
             left = self.interval.remaining_s(np.array([estimate]), scale, job.limit_s, np.array([ran_s]))
             estimate, low = ran_s + float(left[0]), max(low, ran_s)
-            terms.append(TermScore("time run so far", f"{ran_s:.0f} s", float(to_log(estimate)) - score))
+            terms.append(Term("time run so far", f"{ran_s:.0f} s", float(to_log(estimate)) - score))
             score = float(to_log(estimate))
-        return Explanation(
-            score,
-            intercept,
-            tuple(terms),
-            estimate,
-            source + self._why(facts),
-            min(low, estimate),
-            max(high, estimate),
-        )
+        high_s = max(high, estimate) if math.isfinite(high) else None
+        told = DurationTerms(intercept, tuple(terms), score, LOG_OFFSET_S, min(low, estimate), high_s)
+        return estimate, source + self._why(facts), told
 
     @classmethod
     def from_json(cls, data: object, *, source: str = "duration model") -> Self:

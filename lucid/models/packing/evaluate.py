@@ -34,7 +34,7 @@ def evaluate(profiles: Path, pairs: Path, *, progress: Callable[[int, int], None
     `progress` is called with (steps done, steps in all).
 
     Raises:
-        ModelError: a file cannot be read or makes no sense."""
+        TraceError: a file cannot be read or makes no sense."""
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
     # Thousands of small systems: threads would wait for each other longer than they compute.

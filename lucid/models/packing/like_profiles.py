@@ -34,12 +34,10 @@ the same program on another number of GPUs."""
 
 class LikeProfiles:
     """Measured profiles by likeness, of the ``KINDS_KEPT`` kinds that were measured last. ``keep_s``: older profiles
-    are forgotten. ``similar``: programs with similar names count as alike, too, not only those of the same name and
-    GPU count."""
+    are forgotten."""
 
-    def __init__(self, keep_s: float = float("inf"), similar: bool = True) -> None:
+    def __init__(self, keep_s: float = float("inf")) -> None:
         self._keep_s = keep_s
-        self._similar = similar
         self._known: dict[_Key, _Known] = {}
         self._users: set[str] = set()
         """Users with any measured job: each poll asks about every job."""
@@ -86,7 +84,7 @@ class LikeProfiles:
     def _keys(self, user: str, name: str, gpus: int) -> Iterator[_Key]:
         """The keys of a job, from the closest likeness to the loosest."""
         yield user, "name", name, str(gpus)
-        stem = name_stem(name) if self._similar else None
+        stem = name_stem(name)
         if stem:
             yield user, "program", stem, str(gpus)
             yield user, "program", stem

@@ -12,18 +12,17 @@ benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``."""
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import Struct
 
-from lucid.errors import ModelError
+from lucid.accounting.log_rows import number, table_rows
+from lucid.errors import TraceError
 
-_T = TypeVar("_T")
+_NAMED = ("model", "dataset", "batchsize", "amp")
 
 
 class Usage(Struct, frozen=True):
@@ -59,15 +58,16 @@ def read_profiles(path: Path) -> list[Usage]:
     """Every configuration of a profiles file, in its order.
 
     Raises:
-        ModelError: the file cannot be read, a column is absent, a value is no number or out of range, or a
+        TraceError: the file cannot be read, a column is absent, a value is no number or out of range, or a
             configuration is in the table twice."""
     usages: list[Usage] = []
     known: dict[str, int] = {}
-    for line, row in _rows(path, ("model", "dataset", "batchsize", "amp", "gpu_util", "gmem_util", "gmem")):
+    columns = (*_NAMED, "gpu_util", "gmem_util", "gmem")
+    for line, row in table_rows(path, columns, "give a CSV of configurations measured alone"):
         where = f"{path}, line {line}"
         config = _config(row, "")
         if config in known:
-            raise ModelError(f"{where}: configuration {config} is already in line {known[config]}; keep one")
+            raise TraceError(f"{where}: configuration {config} is already in line {known[config]}; keep one")
         known[config] = line
         usages.append(
             Usage(
@@ -87,17 +87,17 @@ def read_pairs(path: Path, profiles: Iterable[Usage]) -> list[Pairing]:
     """Every measured pair, its sides joined with their profiles.
 
     Raises:
-        ModelError: as `read_profiles`, or a side's configuration has no profile."""
+        TraceError: as `read_profiles`, or a side's configuration has no profile."""
     by_config = {usage.config: usage for usage in profiles}
-    columns = [f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed")]
+    columns = [f"{name}{side}" for side in "12" for name in (*_NAMED, "speed")]
     pairings = []
-    for line, row in _rows(path, columns):
+    for line, row in table_rows(path, columns, "give a CSV of pairs measured together"):
         where = f"{path}, line {line}"
         sides = []
         for side in "12":
             config = _config(row, side)
             if config not in by_config:
-                raise ModelError(f"{where}: configuration {config} has no profile; measure it alone first")
+                raise TraceError(f"{where}: configuration {config} has no profile; measure it alone first")
             sides.append(by_config[config])
         speeds = [_number(row, f"speed{side}", where, 0.0) for side in "12"]
         pairings.append(Pairing(sides[0], sides[1], speeds[0], speeds[1]))
@@ -105,38 +105,13 @@ def read_pairs(path: Path, profiles: Iterable[Usage]) -> list[Pairing]:
 
 
 def _config(row: Mapping[str, str], side: str) -> str:
-    return "/".join(row[name + side] for name in ("model", "dataset", "batchsize", "amp"))
-
-
-def _rows(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    def lines() -> Iterator[tuple[int, dict[str, str]]]:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            absent = [name for name in columns if name not in (reader.fieldnames or ())]
-            if absent:
-                raise ModelError(f"{path}: no column {', '.join(absent)}; it has {reader.fieldnames}")
-            for row in reader:
-                if any(row[name] is None for name in columns):
-                    raise ModelError(f"{path}, line {reader.line_num}: fewer fields than the header names")
-                yield reader.line_num, row
-
-    return iter(_read(path, lambda: list(lines())))
-
-
-def _read(path: Path, read: Callable[[], _T]) -> _T:
-    try:
-        return read()
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); check the path and that it is CSV") from error
+    return "/".join(row[name + side] for name in _NAMED)
 
 
 def _number(row: Mapping[str, str], name: str, where: str, low: float, high: float = math.inf) -> float:
-    try:
-        value = float(row[name])
-    except ValueError:
-        raise ModelError(f"{where}: {name} is {row[name]!r}, not a number") from None
+    value = number(row[name])
     if not (math.isfinite(value) and low <= value <= high):
-        raise ModelError(f"{where}: {name} is {value:g}, not between {low:g} and {high:g}")
+        raise TraceError(f"{where}: {name} is {row[name]!r}, not a number between {low:g} and {high:g}")
     return value
 
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
+from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.library import StoredModel
 from lucid.models.packing.measured import Pairing, Usage
 
@@ -112,15 +112,6 @@ _OVERLAP: Final = "overlap"
 _NAMED: Final = ("own_workload", "partner_workload", "own_config", "partner_config")
 
 
-class PairVerdict(NamedTuple):
-    """What the binder learns of one pair: both expected speeds, the bar and whether the pair clears it."""
-
-    speed_first: float
-    speed_second: float
-    threshold: float
-    packs: bool
-
-
 class PairModel(StoredModel, frozen=True, tag="lucid-pairs/1"):
     """Expected speeds of a pair and the bar that its slower side must clear."""
 
@@ -135,15 +126,6 @@ class PairModel(StoredModel, frozen=True, tag="lucid-pairs/1"):
         """Expected normalised speeds of both sides, shape (len(pairs), 2)."""
         sides = [*pairs, *((second, first) for first, second in pairs)]
         return self.model.predict(pair_columns(sides)).reshape(2, len(pairs)).T
-
-    def verdict(self, first: Usage, second: Usage) -> PairVerdict:
-        """Whether the two should share GPUs, with the numbers that decided."""
-        own, other = self.speeds([(first, second)])[0].tolist()
-        return PairVerdict(own, other, self.threshold, min(own, other) >= self.threshold)
-
-    def explain(self, first: Usage, second: Usage) -> list[TermScore]:
-        """The terms of the first side's expected speed; they and the intercept sum to it."""
-        return self.model.explain_one({k: v[0] for k, v in pair_columns([(first, second)]).items()})
 
 
 def pair_columns(sides: Sequence[tuple[Usage, Usage]]) -> dict[str, Any]:
@@ -240,8 +222,6 @@ def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
 
     Raises:
         ModelError: no pairing at all, or none that is free of interference to set the bar by."""
-    # Imported here: the cross-validation itself is built from this module's design.
-
     design = PairDesign(pairings)
     free = free_pairs(pairings)
     held = leave_out(design, sides_by(pairings, "config"), "one")

@@ -1,7 +1,7 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
-Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all its
-pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count because a share
+Labels (Lucid, row L9): a configuration has the score of the normalised speed, averaged over both sides of all its
+pairings (`score_of`): Tiny (0), Medium (1) or Jumbo (2). Both sides count because a share
 score speaks of harm done as well as harm taken; this reading also agrees best with the published labels
 (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when packing is decided: GPU
 utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
@@ -15,13 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
+from lucid.core.prediction import Split, score_of
 from lucid.errors import ModelError
 from lucid.models.library import StoredModel
 from lucid.models.packing.measured import Pairing, Usage
@@ -34,31 +34,6 @@ FEATURES: Final = ("gpu_util", "gmem_util", "gmem_mib")
 _UNITS: Final = {"gpu_util": "%", "gmem_util": "%", "gmem_mib": " MiB", "amp": ""}
 _ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.01 * s for s in range(7, 21)))
 _NEIGHBOURS: Final = 2
-
-
-class Thresholds(Struct, frozen=True):
-    """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
-
-    tiny: float = TINY_ABOVE
-    medium: float = MEDIUM_FROM
-
-    def label(self, speed: float) -> int:
-        """Share score of an average normalised speed."""
-        return TINY if speed > self.tiny else MEDIUM if speed >= self.medium else JUMBO
-
-
-class Step(NamedTuple):
-    """One comparison on the way down: `value` is at most `threshold` (`below`) or above it."""
-
-    feature: str
-    value: float
-    below: bool
-    threshold: float
-
-    def __str__(self) -> str:
-        """The comparison for people: 'gmem_util 12 % <= 30 %'."""
-        unit = _UNITS.get(self.feature, "")
-        return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
 
 Count = Annotated[int, Meta(ge=0)]
@@ -97,13 +72,13 @@ class ShareTree(StoredModel, frozen=True, tag="lucid-share-tree/1"):
         """Share scores, shape (len(usages),)."""
         return np.array([self._leaf(usage).label for usage in usages], dtype=np.intp)
 
-    def path(self, usage: Usage) -> list[Step]:
+    def path(self, usage: Usage) -> list[Split]:
         """The comparisons that lead to the usage's share score: its explanation."""
         steps, node = [], self.nodes[0]
         while node.feature is not None:
             value = _value(usage, node.feature)
             below = value <= node.threshold
-            steps.append(Step(node.feature, value, below, node.threshold))
+            steps.append(Split(node.feature, value, below, node.threshold))
             node = self.nodes[node.below if below else node.above]
         return steps
 
@@ -137,22 +112,18 @@ class ShareTree(StoredModel, frozen=True, tag="lucid-share-tree/1"):
         ]
 
 
-def share_labels(
-    usages: Sequence[Usage], pairings: Sequence[Pairing], thresholds: Thresholds | None = None
-) -> list[int | None]:
+def share_labels(usages: Sequence[Usage], pairings: Sequence[Pairing]) -> list[int | None]:
     """Labels by the paper's rule from measured pairs.
 
     A configuration never measured beside another keeps the label its profile brings (a workload too large to
     be paired has the label of its table), or None."""
-    bars = thresholds or Thresholds()
     speeds: dict[str | None, list[float]] = {}
     for pairing in pairings:
         average = (pairing.speed_first + pairing.speed_second) / 2
         for config in {pairing.first.config, pairing.second.config}:
             speeds.setdefault(config, []).append(average)
     return [
-        bars.label(math.fsum(own) / len(own)) if (own := speeds.get(usage.config)) else usage.label
-        for usage in usages
+        score_of(math.fsum(own) / len(own)) if (own := speeds.get(usage.config)) else usage.label for usage in usages
     ]
 
 
@@ -175,6 +146,8 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
     The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
     Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
     the stronger pruning. With fewer than four workloads the middle of the grid is returned."""
+    from sklearn.tree import DecisionTreeClassifier
+
     table, target = _table(usages), _targets(labels, len(usages))
     groups = np.array([usage.workload or "" for usage in usages])
     names = sorted(set(groups.tolist()))
@@ -185,10 +158,10 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
         out = np.isin(groups, pair)
         held = [usage for usage, is_out in zip(usages, out.tolist(), strict=True) if is_out]
         # The pruned tree changes only at the alphas of this path: as few fits as there are trees.
-        turns = _turns(table[~out], target[~out])
+        path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table[~out], target[~out])
         losses: dict[int, float] = {}
         for number, alpha in enumerate(_ALPHAS):
-            turn = int(np.searchsorted(turns, alpha, side="right"))
+            turn = int(np.searchsorted(path.ccp_alphas, alpha, side="right"))
             if turn not in losses:
                 tree = _grow(table[~out], target[~out], alpha)
                 losses[turn] = float(((tree.predict(held) - target[out]) ** 2).sum())
@@ -196,13 +169,6 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
     width = 2 * _NEIGHBOURS + 1
     smooth = np.convolve(np.pad(loss, _NEIGHBOURS, mode="edge"), np.full(width, 1 / width), "valid")
     return float(_ALPHAS[np.flatnonzero(smooth <= smooth.min() + 1e-9)[-1]])
-
-
-def _turns(table: FloatArray, target: IntArray) -> FloatArray:
-    from sklearn.tree import DecisionTreeClassifier
-
-    path = DecisionTreeClassifier(random_state=0).cost_complexity_pruning_path(table, target)
-    return np.asarray(path.ccp_alphas, dtype=np.float64)
 
 
 def _grow(table: FloatArray, target: IntArray, alpha: float) -> ShareTree:

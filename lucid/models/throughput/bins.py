@@ -4,7 +4,6 @@ The inputs are hour and weekday, lags, rolling statistics, and the same time a d
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from lucid.accounting.log_rows import number, table_rows
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.kind import TooFew
@@ -101,22 +101,18 @@ def read_bins(path: Path) -> Bins:
     start_gpu_job, end_gpu_job and submit_job_all are used where the file has them; others are ignored.
 
     Raises:
-        ModelError: the file cannot be read, or a bin is malformed, negative or out of step."""
+        TraceError: the file cannot be read. ModelError: a bin is malformed, negative or out of step."""
     start: list[datetime] = []
     counts: list[list[float]] = []
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            others = {name: column for name, column in OTHERS.items() if column in (reader.fieldnames or ())}
-            wanted = ("submit_gpu_job", "submit_gpu_num", *others.values())
-            for row in reader:
-                where = f"{path}, line {reader.line_num}"
-                start.append(_time(row, where))
-                counts.append([_count(row, name, where) for name in wanted])
-                if len(start) > 2 and start[-1] - start[-2] != start[1] - start[0]:
-                    raise ModelError(f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); check the path and that it is CSV") from error
+    others: dict[str, str] = {}
+    needed = ("time", "submit_gpu_job", "submit_gpu_num")
+    for line, row in table_rows(path, needed, "give a CSV of submissions in bins of time"):
+        where = f"{path}, line {line}"
+        others = {name: column for name, column in OTHERS.items() if column in row}
+        start.append(_time(row, where))
+        counts.append([_count(row, name, where) for name in (*needed[1:], *others.values())])
+        if len(start) > 2 and start[-1] - start[-2] != start[1] - start[0]:
+            raise ModelError(f"{where}: bin {start[-1]} is not one step after {start[-2]}; fill the gap")
     if len(start) < 2 or start[1] <= start[0]:
         raise ModelError(f"{path}: needs at least two bins in ascending order; got {len(start)}")
     table = np.array(counts, dtype=np.float64)
@@ -127,17 +123,14 @@ def read_bins(path: Path) -> Bins:
 def _time(row: Mapping[str, str], where: str) -> datetime:
     try:
         return utc(datetime.fromisoformat(row["time"]))
-    except (KeyError, TypeError, ValueError):
-        raise ModelError(f"{where}: time is {row.get('time')!r}; give YYYY-MM-DD HH:MM:SS") from None
+    except ValueError:
+        raise ModelError(f"{where}: time is {row['time']!r}; give YYYY-MM-DD HH:MM:SS") from None
 
 
 def _count(row: Mapping[str, str], name: str, where: str) -> float:
-    try:
-        count = float(row[name])
-    except (KeyError, TypeError, ValueError):
-        raise ModelError(f"{where}: {name} is {row.get(name)!r}, not a number") from None
+    count = number(row[name])
     if not 0.0 <= count < math.inf:
-        raise ModelError(f"{where}: {name} is {count!r}, not a finite number of at least 0")
+        raise ModelError(f"{where}: {name} is {row[name]!r}, not a finite number of at least 0")
     return count
 
 

@@ -25,9 +25,10 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from lucid.core.job import Job
+from lucid.core.prediction import Term
 from lucid.core.snapshot import ArrivalForecast
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel, TermScore
+from lucid.models.additive import AdditiveModel
 from lucid.models.library import StoredModel
 from lucid.models.throughput.bins import BIN_S, Bins, FloatArray, newest_columns, throughput_columns
 
@@ -98,14 +99,14 @@ class ThroughputModel(StoredModel, frozen=True, tag="lucid-throughput/1"):
         columns = newest_columns(bins, self.age)
         return float(self.gpus.expected(columns, bins.gpus[-1:])[0]) * 3600.0 / self.width_s
 
-    def explain(self, bins: Bins, target: str) -> list[TermScore]:
+    def explain(self, bins: Bins, target: str) -> list[Term]:
         """Addends of the newest forecast of `target` (jobs, gpus); with the intercept they are its score."""
         if target not in TARGETS:
             raise ModelError(f"throughput has no target {target!r}; known are {', '.join(TARGETS)}")
         one: TargetModel = getattr(self, target)
         newest: FloatArray = getattr(bins, target)[-1:]
         row = {name: column[-1] for name, column in self._columns(bins).items()}
-        burst = TermScore("burst", f"{newest[0]:g}", float(one.burst(newest)[0]))
+        burst = Term("burst", f"{newest[0]:g}", float(one.burst(newest)[0]))
         return [*one.model.explain_one(row), burst]
 
     def _columns(self, bins: Bins) -> dict[str, FloatArray]:

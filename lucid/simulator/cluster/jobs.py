@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lucid.binder.contention import contention_speeds
 from lucid.config.policy import OverheadSettings, ProfilingSettings
 from lucid.core.decision import Action, EndProfiling, Regroup, Requeue, Resize, Start
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running, Stage, Work
@@ -18,8 +19,8 @@ from lucid.profiler.pair_watch import LEAST_TOGETHER_S
 from lucid.profiler.stage import measured_after_s
 from lucid.simulator.cluster.nodes import NodeBook, Outages
 from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room, Semantics
-from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving
-from lucid.simulator.cluster.usage import LentBook, NoUsage, UsageBook
+from lucid.simulator.cluster.truth import Interference, Interleaving
+from lucid.simulator.cluster.usage import LentBook, UsageBook
 from lucid.simulator.traces.record import TraceJob
 
 PROFILING = "profiling"
@@ -43,13 +44,13 @@ class Parts:
     the VCs have their nodes in common, and each a quota of as many GPUs as its own nodes have. ``outages``: when
     nodes are closed or down."""
 
-    interference: Interference = field(default_factory=ContentionTruth)
+    interference: Interference = contention_speeds
     overheads: OverheadSettings = field(default_factory=OverheadSettings)
     profiling: ProfilingSettings = field(default_factory=ProfilingSettings)
     profiling_nodes: Sequence[Node] = ()
     agents: bool = False
     interleaving: Interleaving | None = None
-    usage: UsageBook = field(default_factory=NoUsage)
+    usage: UsageBook = field(default_factory=UsageBook)
     memory: PairMemory | None = None
     pooled: bool = False
     outages: Outages = field(default_factory=Outages)
@@ -322,7 +323,7 @@ class Jobs:
         assert mine is not None
         assert others is not None
         self.catch_up(partner)
-        live.speed, partner.speed = self.parts.interference.speeds(mine, others)
+        live.speed, partner.speed = self.parts.interference(mine, others)
         live.outcome.packed = partner.outcome.packed = True
         self.schedule_end(partner)
         self.show(partner, replace(shown, partner=running.job.id))

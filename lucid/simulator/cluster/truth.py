@@ -5,25 +5,18 @@ Policies never see this module's objects. Where a policy is given the truth on p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from lucid.accounting.log_rows import number, table_rows
-from lucid.binder.contention import contention_score, contention_speeds
+from lucid.binder.contention import contention_score
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
 from lucid.errors import TraceError
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED, Ordering, Overhead, best_ordering
 from lucid.simulator.traces.record import Trace
-
-
-class ContentionTruth:
-    """Interference by the documented contention model (docs/simulator.md), where nothing was measured."""
-
-    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """The speeds by ``lucid.binder.contention``."""
-        return contention_speeds(a, b)
 
 
 class PairsTable:
@@ -39,7 +32,7 @@ class PairsTable:
     def __len__(self) -> int:
         return len(self._speeds)
 
-    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
+    def __call__(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
         """The speeds of the measured pair, in either order."""
         found = self._speeds.get((a.workload, b.workload))
         if found is not None:
@@ -58,8 +51,9 @@ def workload_label(model: str, dataset: str, batchsize: str, amp: str) -> str:
     return f"{model}|{dataset}|{batchsize}|{amp}"
 
 
-Interference = ContentionTruth | PairsTable
-"""How fast two jobs really run on the same GPUs."""
+Interference = Callable[[JobProfile, JobProfile], tuple[float, float]]
+"""How fast two jobs really run on the same GPUs: by a ``PairsTable``, or where nothing was measured by the documented
+contention model (``contention_speeds``; docs/simulator.md)."""
 
 
 def read_pairs(path: Path) -> PairsTable:
@@ -109,24 +103,21 @@ class OraclePredictor:
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
         """The true speeds, where the oracle was given the interference."""
-        return None if self._interference is None else self._interference.speeds(a, b)
+        return None if self._interference is None else self._interference(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """Do nothing: there is nothing to learn."""
 
 
+@dataclass(frozen=True, slots=True)
 class Interleaving:
     """An executor that lets the members of a group take turns: in each round every member does one iteration.
+    ``resources``: k, over which a round is laid out. ``ordering``: in which order members enter a round; "worst" is
+    an ablation. ``overhead``: factors on the round by the number of members."""
 
-    Args:
-        resources: k, over which a round is laid out.
-        ordering: in which order members enter a round; "worst" is an ablation.
-        overhead: factors on the round by the number of members."""
-
-    def __init__(self, resources: int = 4, ordering: Ordering = "best", overhead: Overhead = PUBLISHED) -> None:
-        self._resources = resources
-        self._ordering = ordering
-        self._overhead = overhead
+    resources: int = 4
+    ordering: Ordering = "best"
+    overhead: Overhead = PUBLISHED
 
     def speeds(self, members: Sequence[StageTimes]) -> list[float]:
         """The speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which
@@ -135,7 +126,7 @@ class Interleaving:
             return [1.0]
         # which of two equal groups is listed first must not matter, nor be computed twice
         times = tuple(sorted(member.times_s for member in members))
-        period_s = _period_s(times, self._resources, self._ordering) * self._overhead.factor(len(members))
+        period_s = _period_s(times, self.resources, self.ordering) * self.overhead.factor(len(members))
         return [min(member.iteration_s / period_s, 1.0) for member in members]
 
 

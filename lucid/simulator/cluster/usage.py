@@ -43,9 +43,12 @@ class UsageBook:
     Args:
         half_life_s: after this long usage counts half.
         period_s: how often factors are worked out.
-        shares: by account (or user); 1 where not given."""
+        shares: by account (or user); 1 where not given. ``None`` counts nothing: every account has the same
+            factor."""
 
-    def __init__(self, half_life_s: float, period_s: float, shares: Mapping[str, float]) -> None:
+    def __init__(
+        self, half_life_s: float = 1.0, period_s: float = math.inf, shares: Mapping[str, float] | None = None
+    ) -> None:
         self._rate = math.log(2.0) / half_life_s
         self._period_s = period_s
         self._shares = shares
@@ -57,7 +60,7 @@ class UsageBook:
     def observe(self, job: Job) -> None:
         """Note that a job came: its account has a share from now on."""
         owner = job.account or job.user
-        if owner and (job.account, job.user) not in self._owners:
+        if self._shares is not None and owner and (job.account, job.user) not in self._owners:
             self._owners[job.account, job.user] = owner
             self._books.setdefault(owner, _Book())
             self._due_s = 0.0
@@ -75,21 +78,11 @@ class UsageBook:
             self._due_s = (math.floor(now_s / self._period_s) + 1) * self._period_s
             for book in self._books.values():
                 book.bring_to(now_s, self._rate)
-            by_owner = fair_shares({owner: book.gpu_s for owner, book in self._books.items()}, self._shares)
+            by_owner = fair_shares({owner: book.gpu_s for owner, book in self._books.items()}, self._shares or {})
             fresh = {who: by_owner[owner] for who, owner in self._owners.items()}
             if fresh != self._shown:
                 self._shown = fresh
         return self._shown
-
-
-class NoUsage(UsageBook):
-    """Counts nothing: every account has the same factor."""
-
-    def __init__(self) -> None:
-        super().__init__(1.0, math.inf, {})
-
-    def observe(self, job: Job) -> None:
-        """Give the job's account no share."""
 
 
 class _Book:

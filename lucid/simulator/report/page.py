@@ -42,46 +42,24 @@ def write_report(
     Raises: ValueError: there are no runs. OSError: the file cannot be written."""
     if not runs:
         raise ValueError("a report needs at least one run")
-    context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
-    if answer:
-        of = [metrics[run.policy] for run in runs]
-        context |= {"headline": answer, "changes": summary.changes(runs, of, "lucid")}
-    styles = [style for _, style in context["keys"]]
-    context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _shown_first(runs)) if runs[0].outcomes else None
-    context["looked_at"] = _shown_first(runs)
-    write_page(path, "lucid.simulator.report", "report.html.j2", context, _SCRIPTS)
-
-
-_SCRIPTS = ("simulator/report/jobs.js", "simulator/report/timeline.js")
-
-
-def _shown_first(runs: Sequence[Run]) -> str:
-    """The policy whose jobs are shown first."""
-    return next((run.policy for run in runs if run.policy == "lucid"), runs[-1].policy)
-
-
-def _context(
-    trace_name: str, runs: Sequence[Run], metrics: Mapping[str, dict[str, Any]], notes: Sequence[str]
-) -> dict[str, Any]:
     names = [run.policy for run in runs]
-    keys = list(zip(names, summary.styles(names), strict=True))
-    figures = [metrics[name] for name in names]
+    first, styles = "lucid" if "lucid" in names else names[-1], summary.styles(names)
+    keys, figures = list(zip(names, styles, strict=True)), [metrics[name] for name in names]
     sections = _charts(runs, keys, figures)
-    readouts = {key: chart.readout for key, chart in sections["lines"].items() if chart is not None}
-    return {
+    context = {
         "trace_name": trace_name,
         "synthetic": summary.synthetic(notes),
         "notes": notes,
         "facts": summary.facts(runs),
         "warnings": summary.never_ran(dict(zip(names, figures, strict=True))),
-        "headline": summary.headline(runs, figures),
-        "changes": summary.changes(runs, figures),
+        "headline": answer or summary.headline(runs, figures),
+        "changes": summary.changes(runs, figures, "lucid" if answer else ""),
         "ran": [
             {
                 "policy": run.policy,
                 "style": style,
                 "cells": [
-                    summary.about(run.policy),
+                    summary.ABOUT.get(run.policy, ""),
                     summary.estimates(run.policy, run.predictor),
                     *summary.habits(run, found),
                 ],
@@ -92,9 +70,16 @@ def _context(
         "comparison": tables.compare(names, metrics),
         "large_gpus": LARGE_GPUS,
         "large_jobs": show_count(max(found.get("large_jobs", 0) for found in figures)),
-        "readouts": readouts,
+        "readouts": {key: chart.readout for key, chart in sections["lines"].items() if chart is not None},
+        "gains": _gains(told),
+        "pack": pack_jobs(runs, styles, logs or {}, tell, first) if runs[0].outcomes else None,
+        "looked_at": first,
         **sections,
     }
+    write_page(path, "lucid.simulator.report", "report.html.j2", context, _SCRIPTS)
+
+
+_SCRIPTS = ("simulator/report/jobs.js", "simulator/report/timeline.js")
 
 
 def _gains(told: Sequence[Gains]) -> dict[str, Any] | None:

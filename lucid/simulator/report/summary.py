@@ -18,7 +18,7 @@ _STYLES = 8
 """How many classes the style sheet has, p0 to p7: a colour and a dash each."""
 _OWN_STYLE = {"lucid": 0, "fifo": 1, "sjf": 2, "tiresias": 3, "qssf": 4, "srtf": 5, "backfill": 6}
 
-_ABOUT = {
+ABOUT = {
     "fifo": "in order of submission",
     "backfill": "plain Slurm: in its order, backfilled by time limits",
     "sjf": "shortest run time first",
@@ -34,6 +34,7 @@ _ABOUT = {
     "optimus-drf": "as many GPUs for every elastic job",
     "lucid": "profiles, orders by estimate × GPUs, packs pairs",
 }
+"""How a policy orders jobs, in words."""
 _ORACLE = OraclePredictor.name
 _WITHOUT_ESTIMATES = frozenset(name for name, kind in ESTIMATES.items() if kind is Estimates.NONE)
 
@@ -97,7 +98,8 @@ def headline(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
             return f"{best_name} alone ended any job: {show_duration(best_s)} on average." + _truth(runs[best])
         next_s, following = min(others)
         said += f": {show_duration(best_s)}; {runs[following].policy} follows with {show_duration(next_s)}"
-        return f"{said}{_bracket(show_change(next_s, best_s))}." + _beyond(runs, known, best)
+        change = show_change(next_s, best_s)
+        return said + (f" ({change})." if change else ".") + _beyond(runs, known, best)
     change = show_change(best_s, first)
     than = "as" if change == "the same" else "than"
     said += f": {show_duration(best_s)}, {change} {than} {runs[base].policy} ({show_duration(first)})."
@@ -131,10 +133,6 @@ def _beyond(runs: Sequence[Run], known: Sequence[tuple[float, int]], best: int) 
         f" {runs[least].policy} would have {show_duration(least_s)}, and no real cluster can have it: it knows the "
         f"true run times{preempts}."
     )
-
-
-def _bracket(text: str) -> str:
-    return f" ({text})" if text else ""
 
 
 _HEADLINE_FIGURES = (
@@ -178,11 +176,6 @@ def styles(policies: Sequence[str]) -> list[int]:
     free = [i for i in (6, 7, *range(6)) if i not in taken] or list(range(_STYLES))
     given = {name: free[i % len(free)] for i, name in enumerate(others)}
     return [_OWN_STYLE[name] if name in _OWN_STYLE else given[name] for name in policies]
-
-
-def about(policy: str) -> str:
-    """How the policy orders jobs, in words; empty where that is unknown."""
-    return _ABOUT.get(policy, "")
 
 
 def estimates(policy: str, predictor: str) -> str:

@@ -252,19 +252,19 @@ def pack_jobs(
     makes a story where there are decisions. ``first``: the policy whose stories are packed first."""
     order = sorted(runs[0].outcomes, key=lambda o: (o.job.submit_s, o.job.id))[:MOST_JOBS]
     index = {o.job.id: i for i, o in enumerate(order)}
-    names, nodes = _Words(), _Words()
+    names, nodes = dict[str, int](), dict[str, int]()
     policies = [
         _policy(run, style, index, logs.get(run.policy), nodes) for run, style in zip(runs, styles, strict=True)
     ]
     facts = {
         "id": [o.job.id for o in order],
-        "name": [names.number_of(o.job.name) for o in order],
-        "user": [names.number_of(o.job.user) for o in order],
-        "vc": [names.number_of(o.job.vc) for o in order],
+        "name": [_number_of(o.job.name, names) for o in order],
+        "user": [_number_of(o.job.user, names) for o in order],
+        "vc": [_number_of(o.job.vc, names) for o in order],
         "gpus": [o.job.gpus for o in order],
         "submit": [round(o.job.submit_s) for o in order],
-        "words": names.words,
-        "nodes": nodes.words,
+        "words": list(names),
+        "nodes": list(nodes),
         "whole": len(order) == len(runs[0].outcomes),
         "policies": policies,
     }
@@ -283,19 +283,9 @@ def pack_jobs(
     return JobPack(packed, stories, len(order), len(runs[0].outcomes), without, bool(logs))
 
 
-class _Words:
-    """Words, each stored once, and their numbers."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self._known: dict[str, int] = {}
-
-    def number_of(self, word: str) -> int:
-        found = self._known.get(word)
-        if found is None:
-            found = self._known[word] = len(self.words)
-            self.words.append(word)
-        return found
+def _number_of(word: str, known: dict[str, int]) -> int:
+    """The number of a word, each of which is stored once."""
+    return known.setdefault(word, len(known))
 
 
 def _packed(data: Any) -> str:
@@ -303,7 +293,9 @@ def _packed(data: Any) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def _policy(run: Run, style: int, index: Mapping[str, int], log: DecisionLog | None, nodes: _Words) -> dict[str, Any]:
+def _policy(
+    run: Run, style: int, index: Mapping[str, int], log: DecisionLog | None, nodes: dict[str, int]
+) -> dict[str, Any]:
     wait, jct, kind = [-1] * len(index), [-1] * len(index), [0] * len(index)
     stays: list[tuple[int, int, int, int, int, int]] = []
     for o in run.outcomes:
@@ -315,7 +307,7 @@ def _policy(run: Run, style: int, index: Mapping[str, int], log: DecisionLog | N
         kind[i] = (1 if o.profiled_s > 0 else 0) + (2 if o.packed else 0) + (4 if o.preemptions else 0)
         for start_s, end_s, placement, what in _stays(o, [] if log is None else log.decisions_of(o.job.id)):
             for node, mask in placement:
-                stays.append((i, nodes.number_of(node), mask, round(start_s), round(end_s - start_s), what))
+                stays.append((i, _number_of(node, nodes), mask, round(start_s), round(end_s - start_s), what))
     columns = [list(column) for column in zip(*stays, strict=True)] or [[] for _ in range(6)]
     return {"name": run.policy, "style": style, "wait": wait, "jct": jct, "kind": kind, "stays": columns}
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
+from lucid.profiler.shape import percentile
 from lucid.simulator.traces.record import Trace
 
 SHORT_S = 80.0
 """Jobs up to this long count as short: they end within a profiling run of the published length."""
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Quantile of ascending values, by linear interpolation between neighbours; 0 if there are none."""
-    if not values:
-        return 0.0
-    at = share * (len(values) - 1)
-    low = int(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -44,7 +34,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "duration_s": {
             "mean": _share(sum(durations), len(durations)),
             "min": durations[0] if durations else 0.0,
-            **{f"p{share * 100:g}": quantile(durations, share) for share in _QUANTILES},
+            **{f"p{share * 100:g}": percentile(durations, share) if jobs else 0.0 for share in _QUANTILES},
             "max": durations[-1] if durations else 0.0,
         },
         "short_share": _share(sum(duration <= SHORT_S for duration in durations), len(durations)),
@@ -77,7 +67,7 @@ def _of_vc(trace: Trace, vc: str, load_s: float, span_s: float) -> dict[str, Any
         "offered_gpu_h": own_s / 3600,
         "load_share": _share(own_s, load_s),
         "mean_gpus_in_use": _share(own_s, span_s),
-        "median_duration_s": quantile(sorted(item.duration_s for item in items), 0.5),
+        "median_duration_s": percentile([item.duration_s for item in items], 0.5),
     }
 
 
@@ -96,11 +86,11 @@ def _same_name_share(trace: Trace) -> float:
 def _arrivals(trace: Trace, span_s: float) -> dict[str, Any]:
     per_hour = Counter(int(item.job.submit_s // 3600) for item in trace.jobs)
     hours = int(span_s // 3600) + 1
-    counts = sorted(float(per_hour.get(hour, 0)) for hour in range(hours))
+    counts = [float(per_hour.get(hour, 0)) for hour in range(hours)]
     peak = max(per_hour, key=lambda hour: (per_hour[hour], -hour), default=0)
     return {
         "per_hour_mean": _share(len(trace.jobs), span_s / 3600),
-        "per_hour_p99": quantile(counts, 0.99),
+        "per_hour_p99": percentile(counts, 0.99),
         "per_hour_peak": per_hour.get(peak, 0),
         "peak_at_s": peak * 3600.0,
         "by_hour_of_day": _rhythm(trace, span_s, 3600, 24, 0),

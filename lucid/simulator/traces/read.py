@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.accounting.log_rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
@@ -15,20 +14,13 @@ from lucid.simulator.traces.formats.columns import COLUMN_LOGS
 from lucid.simulator.traces.record import Trace
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A trace format: a line about it, and its reader (which is given the split header and its line)."""
-
-    about: str
-    read: Reader
+"""Reads a trace; it is given the split header and its line."""
 
 
 _OTHERS = {"lucid": own, "pollux": pollux, "sacct": sacct, "swf": swf, "pbs": pbs, "table": table}
-FORMATS: dict[str, Format] = {
-    **{name: Format(log.about, log.read) for name, log in COLUMN_LOGS.items()},
-    **{name: Format(module.ABOUT, module.read) for name, module in _OTHERS.items()},
+FORMATS: dict[str, Reader] = {
+    **{name: log.read for name, log in COLUMN_LOGS.items()},
+    **{name: module.read for name, module in _OTHERS.items()},
 }
 """Known formats by name."""
 
@@ -76,7 +68,7 @@ def read_trace(
             "it out"
         )
     options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress, applications, columns or {})
-    return FORMATS[name].read(source, _split(first), line, options)
+    return FORMATS[name](source, _split(first), line, options)
 
 
 def sniff(path: str | Path) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lucid.accounting.log_rows import BadCell, Drop, ReadOptions, Row, Source, csv_rows, fit_header
@@ -25,8 +25,7 @@ class TraceJob:
     ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
     CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: how an elastic job trains; its ``duration_s`` is then
     its run time on the GPUs and with the batch it was submitted with. ``stages``: what a dry run of one iteration
-    would show. ``waited_s``: the real time between submission and start, where the log has it. ``idle``: when it does
-    nothing on its GPUs, seconds since its start: how long a session's user is away does not depend on GPUs."""
+    would show. ``waited_s``: the real time between submission and start, where the log has it."""
 
     job: Job
     duration_s: float
@@ -36,7 +35,6 @@ class TraceJob:
     learning: Learning | None = None
     stages: StageTimes | None = None
     waited_s: float | None = None
-    idle: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +176,8 @@ def collect_csv(
     parse: Callable[[Row], Draft],
     options: ReadOptions,
     epoch: Callable[[float], float | None],
+    rebase: bool = True,
+    delimiter: str = ",",
 ) -> Trace:
     """The trace of a CSV with a header that names at least the columns ``needed``; ``about`` says what such a file
     is. The rest is as for ``collect``.
@@ -185,11 +185,8 @@ def collect_csv(
     Raises: TraceError: a missing column, or as ``collect``."""
     fit_header(source, header_line, header, needed, about)
     row = Row(header)
-    return collect(source, csv_rows(source, row, len(header), header, header_line), row, parse, options, epoch)
-
-
-def no_date(first_s: float) -> None:
-    """The epoch of a trace whose file has no dates."""
+    rows = csv_rows(source, row, len(header), header, header_line, delimiter)
+    return collect(source, rows, row, parse, options, epoch, rebase)
 
 
 def show_skipped(skipped: tuple[tuple[str, int], ...]) -> str:
@@ -210,32 +207,10 @@ def _check(draft: Draft) -> None:
         raise BadCell("state", draft.state, "is not a state of a Slurm job", remedy)
 
 
+_DRAFTED = {one.name for one in fields(Draft)} - {"submit_s", "rank"}
+_OF_JOB, _OF_TRACE = ([one.name for one in fields(kind) if one.name in _DRAFTED] for kind in (Job, TraceJob))
+
+
 def _finish(draft: Draft, submit_s: float, rank: int) -> TraceJob:
-    job = Job(
-        draft.id,
-        draft.vc,
-        draft.gpus,
-        submit_s,
-        rank,
-        draft.user,
-        draft.account,
-        draft.name,
-        draft.cpus,
-        draft.mem_mib,
-        draft.time_limit_s,
-        draft.amp,
-        draft.requeueable,
-        draft.long_cold_start,
-        draft.shareable,
-        draft.elastic,
-    )
-    return TraceJob(
-        job,
-        draft.duration_s,
-        draft.state,
-        draft.profile,
-        draft.share_label,
-        draft.learning,
-        draft.stages,
-        draft.waited_s,
-    )
+    job = Job(submit_s=submit_s, rank=rank, **{name: getattr(draft, name) for name in _OF_JOB})
+    return TraceJob(job, **{name: getattr(draft, name) for name in _OF_TRACE})

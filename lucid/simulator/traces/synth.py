@@ -164,11 +164,6 @@ class User:
     debugs: float = 1.0
     """How often debugging runs come first, as a multiple of the usual."""
 
-    def pick(self, at_s: float, rng: Random) -> Template:
-        """The project worked on at that time."""
-        weights = [template.interest(at_s) for template in self.templates]
-        return rng.choices(self.templates, weights)[0]
-
 
 def people_of(vc: Vc, settings: SynthSettings, first: int, rng: Random) -> tuple[list[User], list[float]]:
     """Users of one VC, numbered from ``first``, and their running sums of activity (for ``random.choices``)."""
@@ -316,7 +311,7 @@ def _number_versions(batches: list[list[_Run]]) -> None:
 def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -> list[_Run]:
     if settings.service and rng.random() < settings.service:
         return [_service(settings, user, at_s, rng)]
-    template = user.pick(at_s, rng)
+    template = rng.choices(user.templates, [one.interest(at_s) for one in user.templates])[0]
     if settings.series and rng.random() < settings.series:
         return _series(settings, user, template, at_s, rng)
     runs = []

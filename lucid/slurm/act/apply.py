@@ -16,7 +16,7 @@ from lucid.core.ports import Applied
 from lucid.errors import ActionRefused, Refusal
 from lucid.places import Mode
 from lucid.slurm.act.changes import start_changes
-from lucid.slurm.act.preempt import ClaimWatch
+from lucid.slurm.act.preempt import ClaimWatch, common_gpus
 from lucid.slurm.act.prolog_extra import Items, free_extra, own_number, sealed
 from lucid.slurm.act.write import ONE_JOB, JobWriter
 from lucid.slurm.client import Changes
@@ -36,6 +36,11 @@ _REVOKED_S = 5.0
 """A requeued job that starts on the same node within this time may be killed there: Job credential revoked."""
 
 
+def _waits(job_id: str, words: str, cause: Refusal = Refusal.NODES_NOT_FREE_YET) -> ActionRefused:
+    """The error for a change that has to wait, by default until nodes or GPUs are free."""
+    return ActionRefused(f"job {job_id}: {words}", cause)
+
+
 class Stops:
     """The checks before every stop, and the requeue. ``_revoked``: victims that were requeued, when and where."""
 
@@ -49,27 +54,20 @@ class Stops:
         """Raise ``ActionRefused`` if the job's nodes still boot: no node is woken for a job that is then stopped
         before it has begun."""
         if record.configuring:
-            raise ActionRefused(
-                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun",
-                Refusal.NODES_NOT_FREE_YET,
-            )
+            raise _waits(record.id, "its node boots, or is set up; it is not stopped before it has begun")
 
     def unless_unheard(self, record: SlurmJob, more: str = "") -> None:
         """Raise ``ActionRefused`` if the job may have ended without slurmctld knowing: Slurm would run it again."""
         if not self._slurm_knows_all():
-            raise ActionRefused(
-                f"job {record.id}: slurmctld did not answer lately{more}; tried again later", Refusal.SLURM_WAS_SILENT
-            )
+            words = f"slurmctld did not answer lately{more}; tried again later"
+            raise _waits(record.id, words, Refusal.SLURM_WAS_SILENT)
 
     def unless_revoked(self, job_id: str, placement: Placement) -> None:
         """Raise ``ActionRefused`` if the job was requeued just now on one of these nodes."""
         stopped_s, ran_on = self._revoked.get(job_id, (0.0, ()))
         nodes = {part.node for part in placement}
         if self._writer.clock.now_s() - stopped_s < _REVOKED_S and any(part.node in nodes for part in ran_on):
-            raise ActionRefused(
-                f"job {job_id}: was requeued just now; its node would kill it (credential revoked)",
-                Refusal.NODES_NOT_FREE_YET,
-            )
+            raise _waits(job_id, "was requeued just now; its node would kill it (credential revoked)")
 
     def put_back(self, record: SlurmJob, note: JobNote, verb: str, now_s: float) -> None:
         """Requeue a job. It runs until Slurm has taken the requeue; what is noted before says where it goes then.
@@ -176,32 +174,22 @@ class Actions:
     def _unless_kept(self, job_id: str, placement: Placement) -> None:
         """Check that no job that was to give these GPUs up still has them because Slurm did not stop it."""
         for other, held in self._staying.items():
-            theirs = dict(held)
-            if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
-                raise ActionRefused(
-                    f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped",
-                    Refusal.NODES_NOT_FREE_YET,
-                )
+            if other != job_id and common_gpus(held, placement):
+                raise _waits(job_id, f"job {other}, which was to leave these GPUs, could not be stopped")
 
     def _unless_given(self, job_id: str, partition: str, placement: Placement) -> None:
         """Check that no job of another partition with the same nodes got one of these GPUs in this turn, for
         partitions are planned one by one."""
-        wanted = dict(placement)
         for other, given in self._given:
-            if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
-                raise ActionRefused(
-                    f"job {job_id}: a job of partition {other!r} starts on these GPUs", Refusal.NODES_NOT_FREE_YET
-                )
+            if other != partition and common_gpus(placement, given):
+                raise _waits(job_id, f"a job of partition {other!r} starts on these GPUs")
 
     def _unless_dealt(self, job_id: str, placement: Placement, exact: bool) -> None:
         """Check that no job of the other kind is starting on one of these nodes (``_starting``)."""
         for part in placement:
             other = self._starting.get(part.node, {}).get(not exact)
             if other is not None and other != job_id:
-                raise ActionRefused(
-                    f"job {job_id}: waits until job {other} has started on node {part.node}",
-                    Refusal.NODES_NOT_FREE_YET,
-                )
+                raise _waits(job_id, f"waits until job {other} has started on node {part.node}")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -214,10 +202,8 @@ class Actions:
         if mode is not Mode.PACK:
             raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done", Refusal.MODE)
         if self._writer.full(ONE_JOB, start=True):
-            raise ActionRefused(
-                f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle",
-                Refusal.WRITES_PER_CYCLE,
-            )
+            words = "limit slurm.writes_per_cycle is reached; retried in the next cycle"
+            raise _waits(job_id, words, Refusal.WRITES_PER_CYCLE)
         if isinstance(decision, Start):
             self._start(record, note, action, decision)
         elif isinstance(decision, Requeue):
@@ -272,17 +258,14 @@ class Actions:
         if start.beside is not None:
             self._partner(job_id, start)
         if start.group:
-            self._members(job_id, start.group, start.placement, turns=True)
+            self._members(job_id, start.group, start.placement)
         note = self._note(record, note)
         shards = start.slots
         if shards:
             self._unless_dealt(job_id, start.placement, True)
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
-                raise ActionRefused(
-                    f"job {job_id}: waits until job {other}, which is resized, has left its GPUs",
-                    Refusal.NODES_NOT_FREE_YET,
-                )
+                raise _waits(job_id, f"waits until job {other}, which is resized, has left its GPUs")
         self._stops.unless_revoked(job_id, start.placement)
         self._unless_kept(job_id, start.placement)
         self._unless_given(job_id, action.partition, start.placement)
@@ -400,26 +383,18 @@ class Actions:
             or not other.request.shards
             or tuple(sorted(other.placement)) != tuple(sorted(start.placement))
         ):
-            raise ActionRefused(
-                f"job {job_id}: {start.beside} does not run on slots of these GPUs", Refusal.PARTNER_GONE
-            )
+            raise _waits(job_id, f"{start.beside} does not run on slots of these GPUs", Refusal.PARTNER_GONE)
 
-    def _members(self, job_id: str, group: Sequence[str], placement: Placement, turns: bool) -> None:
-        """Check that each member runs on slots of these GPUs, or is about to start there; and that each takes turns
-        (``turns``), or is a task of the same array."""
+    def _members(self, job_id: str, group: Sequence[str], placement: Placement) -> None:
+        """Check that each member runs on slots of these GPUs, or is about to start there; and that each takes
+        turns."""
         for other_id in group:
             other, note = self._jobs.get(other_id), self._writer.notes.get(other_id)
             if other is None or other.completing or other.ended:
-                raise ActionRefused(
-                    f"job {job_id}: job {other_id}, a member of its group, has left", Refusal.PARTNER_GONE
-                )
-            if not turns and (not _same_array(job_id, other_id) or other.user != self._jobs[job_id].user):
-                raise ActionRefused(f"job {job_id}: {other_id} is no task of its array", Refusal.PARTNER_GONE)
-            if turns and not takes_turns(other):
-                raise ActionRefused(
-                    f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)",
-                    Refusal.PARTNER_GONE,
-                )
+                raise _waits(job_id, f"job {other_id}, a member of its group, has left", Refusal.PARTNER_GONE)
+            if not takes_turns(other):
+                words = f"the user of {other_id} did not opt in to take turns (lucid:turns)"
+                raise _waits(job_id, words, Refusal.PARTNER_GONE)
             if other_id == job_id:
                 continue
             # one that was told to start, now or before, is where its note says
@@ -428,9 +403,8 @@ class Actions:
             if tuple(sorted(where)) == tuple(sorted(placement)) and (told or other.request.shards):
                 continue
             if told or not self._writer.ownership.decides(other, note, self._facts):
-                raise ActionRefused(
-                    f"job {job_id}: {other_id} of its group does not run on slots of these GPUs", Refusal.PARTNER_GONE
-                )
+                words = f"{other_id} of its group does not run on slots of these GPUs"
+                raise _waits(job_id, words, Refusal.PARTNER_GONE)
 
     def _regroup(self, record: SlurmJob, decision: Regroup) -> None:
         """Note that others join a job where it runs. Slurm has nothing to do for that, and nobody is moved."""
@@ -438,7 +412,7 @@ class Actions:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):
             raise ActionRefused(f"job {record.id}: no running job is moved to another group's GPUs")
-        self._members(record.id, decision.group, decision.placement, turns=True)
+        self._members(record.id, decision.group, decision.placement)
         self._writer.do(record.id, "regroup", f"takes turns with {_others(decision.group, record.id)}")
 
     def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
@@ -451,16 +425,14 @@ class Actions:
     def _end_profiling(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
         profiling = self._daemon.profiling_partition
         at_work = record.running and record.partition == profiling
-        if not at_work and not (room == profiling and self._waits_for_profiling(record, note)):
+        waits = self._writer.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
+        if not at_work and not (room == profiling and waits):
             raise ActionRefused(f"job {record.id} is not in profiling", Refusal.JOB_MOVED_ON)
         note = structs.replace(self._note(record, note), to_home=True)
         if record.running:
             self._stops.put_back(record, note, "release", self._facts.now_s)
         else:
             self._writer.put(structs.replace(note, wait_since_s=self._facts.now_s))
-
-    def _waits_for_profiling(self, record: SlurmJob, note: JobNote | None) -> bool:
-        return self._writer.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
 
     def _resize(self, record: SlurmJob, note: JobNote | None, decision: Resize) -> None:
         self._stops.unless_unheard(record)
@@ -483,11 +455,6 @@ class Actions:
     def _note_start(self, job_id: str, placement: Placement, exact: bool) -> None:
         for part in placement:
             self._starting.setdefault(part.node, {})[exact] = job_id
-
-
-def _same_array(job_id: str, other_id: str) -> bool:
-    array, of, _ = job_id.partition("_")
-    return bool(of) and other_id.startswith(f"{array}_")
 
 
 def _others(group: Sequence[str], job_id: str) -> str:

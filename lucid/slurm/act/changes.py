@@ -234,6 +234,6 @@ def _without_gpus(tres: str) -> str:
     )
 
 
-def shard_request(types: list[str], slots: int = 1) -> str:
-    """The TRES string for ``slots`` shards on each GPU of these types."""
-    return ",".join(f"gres/shard:{kind}:{slots}" for kind in types)
+def shard_request(types: list[str]) -> str:
+    """The TRES string for one shard on each GPU of these types."""
+    return ",".join(f"gres/shard:{kind}:1" for kind in types)

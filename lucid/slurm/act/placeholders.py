@@ -108,9 +108,10 @@ class Placeholders:
             name = job.name.removeprefix(NAME)
             out = wanted.get(name)
             node = None if out is None else nodes.get(out.node)
+            asks = job.running or job.gpus > 0  # a lucidd killed between two commands leaves one that does neither
             if self._full or facts.now_s < self._not_before_s.get(name, 0.0):
                 kept.add(name)
-            elif out is None or node is None or name in kept or not self._may(node, facts) or not _asks(job):
+            elif out is None or node is None or name in kept or not self._may(node, facts) or not asks:
                 end = partial(self._client.cancel, job.id)
                 done += self._try(name, f"GPU {name} is Slurm's again", end, facts.now_s)
             else:
@@ -199,12 +200,6 @@ class Placeholders:
         """Seconds until the next window of the node."""
         ends = [window.ends_by_s for window in facts.windows.get(node.name, ())]
         return min(ends, default=math.inf) - facts.now_s
-
-
-def _asks(job: SlurmJob) -> bool:
-    """Whether the job has its GPU, or asks for it. A lucidd killed between two commands leaves a job that does
-    neither."""
-    return job.running or job.gpus > 0
 
 
 def _has_core(node: SlurmNode, facts: Observation) -> bool:

@@ -112,16 +112,11 @@ class ClaimWatch:
     def emptied(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Observation) -> bool:
         """Whether the jobs have left that Lucid stopped for this one, and those that were leaving already."""
         home = self._writer.ownership.home(record, note)
-        for victim in (jobs[victim] for victim in note.claims.split() if victim in jobs):
-            if victim.completing or (self.on_gpus(note, victim) and self.lucid_stops(victim, home, facts)):
-                return False
-        return True
-
-    @staticmethod
-    def on_gpus(note: JobNote, record: SlurmJob) -> bool:
-        """Whether this job holds GPUs on which another was asked to start."""
-        where = dict(parse_placement(note.where))
-        return any(where.get(part.node, 0) & part.mask for part in record.placement)
+        where, victims = parse_placement(note.where), (jobs[name] for name in note.claims.split() if name in jobs)
+        return not any(
+            victim.completing or (common_gpus(where, victim.placement) and self.lucid_stops(victim, home, facts))
+            for victim in victims
+        )
 
     def keeps_off(self, record: SlurmJob, facts: Observation) -> bool:
         """Whether GPUs are being emptied for a job that may preempt this one, which would start there if released
@@ -171,6 +166,12 @@ class ClaimWatch:
         return f"job {record.id}: Slurm preempted {' '.join(others)}, which Lucid had not chosen"
 
 
+def common_gpus(one: Placement, other: Placement) -> bool:
+    """Whether two placements have a GPU in common."""
+    masks = dict(one)
+    return any(masks.get(part.node, 0) & part.mask for part in other)
+
+
 def _stopped(record: SlurmJob | None, restarts: int) -> bool:
     """Whether the job was preempted; false for one that ended by itself meanwhile."""
     return record is not None and (record.restarts > restarts or record.state == "PREEMPTED")
@@ -212,8 +213,8 @@ class Emptied:
             self._take_back(record, note)
             return f"job {record.id}: is not let to its GPUs, its user has changed it"
         if self._claims.emptied(record, note, jobs, facts):
-            others = (job for job in facts.jobs if job.running and job.id not in note.claims.split())
-            if any(self._claims.on_gpus(note, job) for job in others):
+            where, others = parse_placement(note.where), (job for job in facts.jobs if job.running)
+            if any(common_gpus(where, job.placement) for job in others if job.id not in note.claims.split()):
                 self._take_back(record, note)
                 return f"job {record.id}: another job has come to the GPUs that were emptied for it"
             return self._released(record, note)

@@ -129,7 +129,7 @@ class Repair:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._hold_order = None
-        self._leases.new_round()
+        self._leases.due.clear()
         self._go = Releases(self._writer.ownership, facts)
         self._crowded = self._cpu_starvation.observe(self._writer.ownership, facts)
         self._taken, listed, whole = 0, self._released.read(), True
@@ -269,20 +269,21 @@ class Repair:
             if unpacked:
                 writer.give_up(record, note, why, GivenUp.UNPACKED)
             writer.release(record, why)
-            if whole_array(record) != record.id:
-                writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
             return f"job {record.id}: let go as its user wrote it, {why}"
         return (
-            self._queued(record, note, facts)
-            or self._kept_out(record, note, facts)
-            or self._too_large(record, note, facts)
-            or self._restored(record, note)
+            self._queued(record, note, facts) or self._kept_out(record, note, facts) or self._restored(record, note)
         )
 
     def _parked(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         """Mend a job that is not held, and that waits for its turn, for other jobs, or no longer for those. A job
         that was released at its turn and has been requeued since queues again."""
         writer, now_s = self._writer, facts.now_s
+        if note is not None and note.released and in_queue(record, note):
+            # a begin time is in seconds: that of a release can be the one at which its lease was to end
+            if not parked(record, note, now_s):
+                return ""
+            writer.put(structs.replace(note, released=False))
+            return f"job {record.id}: queues again, since Slurm has it as it was before its release"
         if record.dependency or in_queue(record, note):
             until_s = next_lease_s(record, note, now_s)
             if not until_s:
@@ -302,9 +303,11 @@ class Repair:
             if array and not record.restarts:  # task by task, Slurm would make a record of each
                 tasks = [one for one in facts.jobs if one.id.partition("_")[0] == array and not one.ended]
                 whole = all(parked(one, writer.notes.get(one.id), now_s) for one in tasks)
-                writer.hold(record.id, array if whole else record.id, begin_s if begin_s > now_s else 0.0)
+                target, ahead_s = array if whole else record.id, begin_s if begin_s > now_s else 0.0
+                words = f"{target} waits until Lucid starts it"
+                writer.do(record.id, "hold", words, lambda: writer.tell_hold(target, ahead_s))
                 writer.touched.update(one.id for one in tasks if whole)
-                return f"job {array if whole else record.id}: held until Lucid starts it"
+                return f"job {target}: held until Lucid starts it"
         elif not again and not (begin_s > now_s and not known.released):
             return ""
         writer.take_over(record, begin_s)
@@ -351,27 +354,19 @@ class Repair:
         if not left_to_slurm(record):
             writer.give_up(record, note, why, GivenUp.NO_NODE)
         writer.release(record, f"no earlier job needs as few GPUs, and {why}")
-        if whole_array(record) != record.id:
-            writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
 
     def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """Release a job that jobs without GPUs have kept from its CPUs or memory for too long."""
-        writer = self._writer
-        if record.id not in self._crowded:
+        """Release a job that jobs without GPUs have kept from its CPUs or memory for too long, or that no quota
+        allows for."""
+        writer, crowded = self._writer, record.id in self._crowded
+        why = CROWDED if crowded else self._go.over_quota(record, note)
+        if not why or not (crowded or writer.ownership.decides(record, note, facts)):
             return ""
-        writer.give_up(record, note, CROWDED, GivenUp.CROWDED)
-        writer.release(record, CROWDED)
-        self._cpu_starvation.went(writer.ownership.home(record, note), record.id, facts.now_s)
-        return f"job {record.id}: let go as its user wrote it: {CROWDED}"
-
-    def _too_large(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        writer = self._writer
-        why = self._go.over_quota(record, note)
-        if not why or not writer.ownership.decides(record, note, facts):
-            return ""
-        writer.give_up(record, note, why, GivenUp.QUOTA)
+        writer.give_up(record, note, why, GivenUp.CROWDED if crowded else GivenUp.QUOTA)
         writer.release(record, why)
+        if crowded:
+            self._cpu_starvation.went(writer.ownership.home(record, note), record.id, facts.now_s)
         return f"job {record.id}: let go as its user wrote it: {why}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:

@@ -259,13 +259,6 @@ class JobWriter:
         self.put(*(_parked(note, record, until_s) for note, record in zip(known, records, strict=True)))
         self.tell(lambda: self.client.set_begin([record.id for record in records], until_s))
 
-    def hold(self, job_id: str, target: str, begin_s: float) -> None:
-        """Hold a task of a parked array. ``target``: the task's own id, or the array's; ``begin_s``: the begin time
-        that lies ahead, 0 for none.
-
-        Raises: ActionRefused: Slurm declined."""
-        self.do(job_id, "hold", f"{target} waits until Lucid starts it", lambda: self.tell_hold(target, begin_s))
-
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
         """Hold a job that waited for something other than its turn. ``begin_s``: the begin time that its user set, 0
         for none.
@@ -306,6 +299,8 @@ class JobWriter:
         if record.held and self.ownership.holds(record, note):
             steps.append(lambda: self.client.release(target))
         self.do(record.id, RELEASED, f"as its user wrote it: {why}", *steps)
+        if target != record.id:
+            self.touched.update(one.id for one in self._jobs.values() if whole_array(one) == target)
         # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
         if note is not None or record.unread or left_to_slurm(record):
             note = note or JobNote(record.id, submit_s=record.submit_s)
@@ -319,7 +314,9 @@ def _parked(note: JobNote, record: SlurmJob, until_s: float) -> JobNote:
     return structs.replace(note, where="", shards=False, parked_s=until_s, parked_before_s=before_s, depends=depends)
 
 
-_FIRST = 8
+_FIRST, _AT_ONCE = 8, 50
+"""How many jobs the first list has, and the most that any has: one command for so many takes a sixth of slurmctld's
+CPU time for one each (docs/figures.md)."""
 _QUICK_S, _SLOW_S = 1.0, 3.0
 """A list of jobs that took Slurm less than the first is followed by one twice as long, one that took more than the
 second by one half as long."""
@@ -331,22 +328,19 @@ class LeaseRenewal:
 
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
-        self._due: defaultdict[float, list[SlurmJob]] = defaultdict(list)
-        """The jobs whose leases are due, by the time until which they are parked on, Unix s."""
+        self.due: defaultdict[float, list[SlurmJob]] = defaultdict(list)
+        """The jobs whose leases are due, by the time until which they are parked on, Unix s; those that a failed
+        round has left are to be forgotten."""
         self._most = _FIRST
         self._alone: set[str] = set()
         """Jobs of lists that Slurm declined because of one of them: each is renewed alone. Those with nothing wrong
         are not due the next time."""
 
-    def new_round(self) -> None:
-        """Forget what a failed round has left."""
-        self._due.clear()
-
     def takes(self, record: SlurmJob, until_s: float) -> bool:
         """Note a lease for ``renew``, and return true, unless the job is to be renewed alone."""
-        if self._writer.client.at_once == 1 or record.id in self._alone:
+        if record.id in self._alone:
             return False
-        self._due[until_s].append(record)
+        self.due[until_s].append(record)
         return True
 
     def renew(self) -> list[str]:
@@ -354,8 +348,8 @@ class LeaseRenewal:
         others come with the next poll: a lease is renewed long before its end.
 
         Raises: ClusterUnavailable: Slurm does not answer."""
-        due, done, writer = self._due, list[str](), self._writer
-        self._due, self._alone = defaultdict(list), set()
+        due, done, writer = self.due, list[str](), self._writer
+        self.due, self._alone = defaultdict(list), set()
         for until_s, jobs in sorted(due.items(), key=lambda item: min(job.eligible_s for job in item[1])):
             while jobs and not writer.full(1):
                 listed, jobs = jobs[: self._most], jobs[self._most :]
@@ -367,5 +361,5 @@ class LeaseRenewal:
                     done.append(f"{len(listed)} jobs: parked on one by one, since Slurm declined ({error})")
                 took_s = writer.clock.now_s() - began_s
                 more = 2 * most if took_s < _QUICK_S else most if took_s < _SLOW_S else max(most // 2, 1)
-                self._most = min(more, writer.client.at_once)
+                self._most = min(more, _AT_ONCE)
         return done

@@ -23,18 +23,13 @@ _ROUND_S = 1.0
 """Seconds that fits may take in one poll: the one that passes this is the last; the others follow later."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    rows: Profile
-    model: tuple[float, ...]
-
-
 class StepModels:
     """The last fitted model, by job. A job's rows are fitted again only once they have changed."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
-        self._fitted: dict[str, _Fitted] = {}
+        self._fitted: dict[str, tuple[Profile, tuple[float, ...]]] = {}
+        """By job the rows, and the model fitted to them."""
         self._poll_s = float("-inf")
         self._spent_s = 0.0
 
@@ -44,17 +39,13 @@ class StepModels:
         ``now_s``: the time of the poll, which all its jobs have in common."""
         if now_s != self._poll_s:
             self._poll_s, self._spent_s = now_s, 0.0
-        before = self._fitted.get(job_id)
-        if not rows:
-            return ()
-        if before is not None and before.rows == rows:
-            return before.model
-        if self._spent_s >= _ROUND_S:
-            return () if before is None else before.model
+        fitted_to, before = self._fitted.get(job_id, ((), ()))
+        if not rows or fitted_to == rows or self._spent_s >= _ROUND_S:
+            return before if rows else ()
         began_s = self._monotonic_s()
         model = _fit(rows)
         self._spent_s += self._monotonic_s() - began_s
-        self._fitted[job_id] = _Fitted(rows, model)
+        self._fitted[job_id] = rows, model
         return model
 
     def forget_all_but(self, alive: Collection[str]) -> None:
@@ -111,7 +102,7 @@ class ElasticJobs:
 
     def __init__(self, settings: ElasticSettings, resizes: Callable[[str], bool], worked: Worked) -> None:
         self._settings = settings
-        self._check, self._worked = ReportCheck(settings.silent_s), worked
+        self.check, self._worked = ReportCheck(settings.silent_s), worked
         self._resizes = resizes
         self.reports = Reports(settings.reports_dir)
         self._models = StepModels()
@@ -180,7 +171,7 @@ class ElasticJobs:
             said, at_s = (None, 0.0) if report is None else (report.progress, report.at_s)
             gpus, written = placement_gpus(record.placement), written_gpus(record, note)
             run = Run(record.start_s, gpus, written, said, at_s, self._worked(record))
-        return self._check.check(record.id, run, now_s)
+        return self.check.check(record.id, run, now_s)
 
     def _reported(
         self, job_id: str, limits: Elastic | None, said: Said, now_s: float
@@ -208,7 +199,7 @@ class ElasticJobs:
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Forget all jobs but these."""
         self.reports.forget_all_but(alive)
-        self._check.forget_all_but(alive)
+        self.check.forget_all_but(alive)
         self._models.forget_all_but(alive)
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
 
@@ -219,10 +210,6 @@ class ElasticJobs:
             return "it is not resized: daemon.elastic.reports_dir is not set"
         trouble = self.reports.trouble(now_s)
         return f"it is not resized: {trouble.words}" if trouble.blind else ""
-
-    def doubted(self) -> dict[str, str]:
-        """What the clock or the sampler holds against reports, by job."""
-        return self._check.doubted()
 
     def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float, back: bool) -> str:
         """Why a job that could be resized keeps its GPUs at present. ``back``: it is to give some back, whatever its

@@ -152,11 +152,7 @@ def _rows(text: str, fields: Sequence[str]) -> list[list[str]]:
     return [row for row in rows if len(row) == len(fields)]
 
 
-def partition_settings_from(text: str) -> dict[str, dict[str, str]]:
-    """``scontrol -o show partition`` by partition and key: its JSON leaves most of it out on 24.11."""
-    rows = ({key: value for key, eq, value in (word.partition("=") for word in line.split()) if eq}
-            for line in text.splitlines())  # fmt: skip
-    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+_NOTHING = ("(null)", "none", "UNLIMITED", "N/A")
 
 
 def config_from_text(text: str) -> dict[str, str]:
@@ -164,15 +160,11 @@ def config_from_text(text: str) -> dict[str, str]:
     commas."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        key, eq, value = line.partition("=")
+        name, eq, value = map(str.strip, line.partition("="))
         if eq:
-            _add(found, re.sub(r"\[\d+\]$", "", key.strip()), value.strip())
+            key, bare = re.sub(r"\[\d+\]$", "", name), "" if value in _NOTHING else value
+            found[key] = f"{found[key]},{bare}" if found.get(key) else bare
     return found
-
-
-def _add(found: dict[str, str], key: str, value: str) -> None:
-    bare = "" if value in ("(null)", "none", "UNLIMITED", "N/A") else value
-    found[key] = f"{found[key]},{bare}" if found.get(key) else bare
 
 
 def clock_from(document: Any) -> float | None:
@@ -204,16 +196,17 @@ class Kept(Generic[_T]):
     """Something of Slurm's configuration that is asked for now and then; ``known`` until it has been read. If it
     cannot be read, what was read before stays."""
 
-    def __init__(self, ask: Callable[[], _T], known: _T) -> None:
+    def __init__(self, ask: Callable[[], _T], known: _T, every_s: float = _EVERY_S) -> None:
         self._ask = ask
         self._known = known
+        self._every_s = every_s
         self._at_s = float("-inf")
 
     def __call__(self, now_s: float) -> _T:
         """What is known by now.
 
         Raises: ClusterUnavailable: Slurm does not answer at present."""
-        if not 0 <= now_s - self._at_s < _EVERY_S:
+        if not 0 <= now_s - self._at_s < self._every_s:
             self._at_s = now_s
             try:
                 self._known = self._ask()
@@ -348,8 +341,7 @@ class Reservation:
     """One reservation. Times in Unix seconds, as Slurm last showed them; those of a floating one move on.
 
     ``users``, ``accounts``: who may use it, as Slurm has it (``-bob``: all but bob). ``cores``: how many cores of
-    each node it has, where it does not have whole nodes. ``gres``: whether it has only some generic resources of its
-    nodes."""
+    each node it has, where it does not have whole nodes."""
 
     name: str
     nodes: tuple[str, ...]
@@ -359,7 +351,6 @@ class Reservation:
     users: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     cores: tuple[tuple[str, int], ...] = ()
-    gres: bool = False
     node_list: str = ""
     """The nodes as Slurm writes them."""
 
@@ -394,7 +385,6 @@ def _reservation(raw: Mapping[str, Any]) -> Reservation:
         users=_names(raw.get("users")),
         accounts=_names(raw.get("accounts")),
         cores=() if gres else tuple(_cores(raw.get("core_specializations") or [])),
-        gres=gres,
         node_list=node_list,
     )
 
@@ -405,10 +395,10 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _cores(parts: list[Any]) -> list[tuple[str, int]]:
     """How many cores of each node the reservation has, where it does not have whole nodes."""
-    return [(text_of(part["node"]), _counted(text_of(part["core"]))) for part in parts]
+    return [(text_of(part["node"]), counted(text_of(part["core"]))) for part in parts]
 
 
-def _counted(ranges: str) -> int:
+def counted(ranges: str) -> int:
     """How many numbers ``0-3,7`` names."""
     count = 0
     for item in ranges.split(","):

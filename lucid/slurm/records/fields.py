@@ -25,7 +25,7 @@ _KEPT = 16_384
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1 / 1024**2}
 
 
-def split_outside(text: str, at: str = ",") -> list[str]:
+def split_outside(text: str) -> list[str]:
     """The parts of a text between commas that stand outside brackets and parentheses."""
     parts, depth, begin = [], 0, 0
     for i, char in enumerate(text):
@@ -33,7 +33,7 @@ def split_outside(text: str, at: str = ",") -> list[str]:
             depth += 1
         elif char in "])":
             depth -= 1
-        elif char == at and depth == 0:
+        elif char == "," and depth == 0:
             parts.append(text[begin:i])
             begin = i + 1
     parts.append(text[begin:])
@@ -118,26 +118,25 @@ def is_shards(tres: str) -> bool:
     return any(name == "shard" for name, _, _ in _entries(tres))
 
 
-def shard_types(tres: str) -> list[str]:
-    """Types of the shards asked for, in order."""
-    return [kind for name, kind, _ in _entries(tres) if name == "shard"]
-
-
-def gpu_types(gres: str) -> tuple[list[str], list[str]]:
-    """From a node's ``gres``: the type of each GPU by index (at most 1,024), and the types that have shards."""
+def gpu_types(gres: str) -> list[str]:
+    """From a node's ``gres``: the type of each GPU by index (at most 1,024)."""
     gpus: list[str] = []
-    shards: list[str] = []
     for name, kind, count in _entries(gres):
         if name == "gpu":
             gpus += [kind] * min(count, _MOST_HERE - len(gpus))
-        elif name == "shard" and kind:
-            shards.append(kind)
-    return gpus, shards
+    return gpus
 
 
 def shard_counts(gres: str) -> dict[str, int]:
     """From a node's ``gres``: how many shards the GPU of each type has."""
     return {kind: count for name, kind, count in _entries(gres) if name == "shard" and kind}
+
+
+def partition_settings_from(text: str) -> dict[str, dict[str, str]]:
+    """``scontrol -o show partition`` by partition and key: its JSON leaves most of it out on 24.11."""
+    rows = ({key: value for key, eq, value in (word.partition("=") for word in line.split()) if eq}
+            for line in text.splitlines())  # fmt: skip
+    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
 def memory_mib(tres: str) -> int:

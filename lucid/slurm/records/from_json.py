@@ -271,7 +271,7 @@ def nodes_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmNode
 
 def _node(raw: Mapping[str, Any]) -> SlurmNode:
     gres = text_of(raw.get("gres"))
-    types, shards = gpu_types(gres)
+    shards = shard_counts(gres)
     name = text_of(raw.get("name"))
     states = frozenset(_words(raw.get("state")))
     if not name or not states & BASE_STATES:
@@ -279,7 +279,7 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
     _whole_record(raw, NODE_NEEDS)
     return SlurmNode(
         name=name,
-        gpu_types=tuple(types),
+        gpu_types=tuple(gpu_types(gres)),
         shard_types=frozenset(shards),
         cpus=int(number_of(raw.get("effective_cpus")) or number_of(raw.get("cpus"))),
         mem_mib=int(number_of(raw.get("real_memory"))) - int(number_of(raw.get("specialized_memory"))),
@@ -287,7 +287,7 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
         partitions=frozenset(_words(raw.get("partitions"))),
         states=states,
         reason=text_of(raw.get("reason")),
-        slots=frozenset(shard_counts(gres).values()),
+        slots=frozenset(shards.values()),
         available_features=frozenset(_words(raw.get("features"))),
         weight=int(number_of(raw.get("weight"), 1.0)),
     )

@@ -19,7 +19,7 @@ from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.slurm.records.fields import gpu_count, gpu_mask, hosts, lease_s, parse_mark
 from lucid.slurm.records.json import number_of, states_of, words_of
 from lucid.slurm.records.request import GPU_FIELDS, UNREAD, Request
-from lucid.text import moment, text_of
+from lucid.text import mapping_of, moment, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +272,9 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
 
     Raises: TypeError, ValueError, AttributeError: what it holds cannot be read."""
     found = raw.get("job_resources")
-    resources: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
-    nodes = resources.get("nodes")
+    resources = mapping_of(found)
     used = []
-    for part in (nodes.get("allocation") or []) if isinstance(nodes, Mapping) else []:
+    for part in mapping_of(resources.get("nodes")).get("allocation") or []:
         memory = part.get("memory") or {}
         cpus = part.get("cpus") or {}
         used.append(
@@ -336,7 +335,7 @@ def job_named(raw: Any) -> str:
 
 def unread_job(raw: Any, why: str) -> SlurmJob:
     """The part of a job that can be read where its record as a whole cannot."""
-    record: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    record = mapping_of(raw)
     number = max(int(number_of(record.get("job_id"))), 0)
     states = _read_or(lambda: states_of(record.get("job_state")), list[str]())
     state = states[0] if states else "UNKNOWN"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lucid.accounting.values import NO_LIMIT_S
@@ -39,12 +39,13 @@ def loads(content: str | bytes) -> Any:
 
 
 def _carefully(text: str) -> Any:
-    mended = _flattened(_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text))
+    mended = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
+    mended = _replaced(mended, _DEEPEST + 1, lambda _: False)
     try:
         return _parsed(mended)
     except (ValueError, RecursionError):
         try:
-            return _parsed(_without_bad_records(mended))
+            return _parsed(_replaced(mended, _RECORD_DEPTH, _parses))
         except RecursionError as error:
             raise ValueError(f"nests too deep ({error})") from None
 
@@ -57,46 +58,33 @@ def _whole(text: str) -> int | float:
     return int(text) if len(text) < 18 else float(MOST if text[0] != "-" else -MOST)
 
 
-def _flattened(text: str) -> str:
-    """The text with ``null`` in place of what nests deeper than `_DEEPEST`.
+def _parses(text: str) -> bool:
+    try:
+        _parsed(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _replaced(text: str, depth: int, stays: Callable[[str], bool]) -> str:
+    """The text with ``null`` in place of each part in brackets, this deep, that does not stay.
 
     Raises: ValueError: brackets do not match."""
     kept: list[str] = []
-    depth = at = 0
+    here = at = begin = 0
     for token in _TOKEN.finditer(text):
         if token[0] in "[{":
-            depth += 1
-            if depth == _DEEPEST + 1:
-                kept += [text[at : token.start()], "null"]
+            here += 1
+            begin = token.start() if here == depth else begin
         elif token[0] in "]}":
-            if depth == _DEEPEST + 1:
+            if here == depth and not stays(text[begin : token.end()]):
+                kept += [text[at:begin], "null"]
                 at = token.end()
-            depth -= 1
-            if depth < 0:
+            here -= 1
+            if here < 0:
                 raise ValueError("closes a bracket that it did not open")
-    if depth:
+    if here:
         raise ValueError("was cut short")
-    return "".join([*kept, text[at:]])
-
-
-def _without_bad_records(text: str) -> str:
-    """The text with ``null`` in place of each record that does not parse."""
-    kept: list[str] = []
-    depth = at = begin = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] in "[{":
-            depth += 1
-            if depth == _RECORD_DEPTH:
-                begin = token.start()
-        elif token[0] in "]}":
-            if depth == _RECORD_DEPTH:
-                record = text[begin : token.end()]
-                try:
-                    _parsed(record)
-                except (ValueError, RecursionError):
-                    kept += [text[at:begin], "null"]
-                    at = token.end()
-            depth -= 1
     return "".join([*kept, text[at:]])
 
 

@@ -5,13 +5,13 @@ would suspend keeps its GPUs' memory: nothing is claimed from it (docs/site.md).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lucid.accounting.values import elapsed_s
 from lucid.core.job import Yields
 from lucid.slurm.elastic.opt_in import elastic_request
+from lucid.slurm.records.fields import partition_settings_from
 from lucid.slurm.records.job import SlurmJob
 from lucid.text import digits
 
@@ -64,7 +64,14 @@ class Preemption:
                 return None
             own = self.qos.get(job.qos, Qos())
             exempt_s = self.exempt_s if own.exempt_s is None else own.exempt_s
-        elif not vcs or job.partition not in self.tiers or self._lowest(vcs) <= self.tiers[job.partition]:
+        elif (
+            not vcs
+            or job.partition not in self.tiers
+            or (
+                min(self.tiers.get(vc, -1) for vc in vcs)
+                <= self.tiers[job.partition]  # it must preempt for all of them
+            )
+        ):
             return None  # as a job of these partitions themselves
         ends = mode == "CANCEL" or not (job.requeue and job.batch)
         saves = not ends and elastic_request(job.comment).limits is not None
@@ -94,10 +101,6 @@ class Preemption:
             return self.qos.get(job.qos, Qos()).mode or self.mode
         return self.modes.get(job.partition, self.mode)
 
-    def _lowest(self, vcs: Collection[str]) -> int:
-        """The lowest tier of these partitions: a job that preempts for one of them must be able to for all."""
-        return min(self.tiers.get(vc, -1) for vc in vcs)
-
     def over(self, upper: str, lower: str) -> bool:
         """Whether jobs of partition ``upper`` may preempt those of ``lower``, in a way that is served."""
         known = self.by == "partition" and {upper, lower} <= self.tiers.keys()
@@ -123,15 +126,10 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
     by = {"partition_prio": "partition", "qos": "qos"}.get(kind, "")
     if not by:
         return NO_PREEMPTION
-    tiers: dict[str, int] = {}
-    modes: dict[str, str] = {}
-    grace_s: dict[str, float] = {}
-    for line in partitions.splitlines():
-        said = dict(re.findall(r"(\w+)=(\S*)", line))
-        name = said.get("PartitionName", "")
-        tiers[name] = digits(said.get("PriorityTier", "")) or 0
-        modes[name] = _mode(said.get("PreemptMode", ""))
-        grace_s[name] = float(digits(said.get("GraceTime", "")) or 0)
+    shown = partition_settings_from(partitions)
+    tiers = {name: digits(said.get("PriorityTier", "")) or 0 for name, said in shown.items()}
+    modes = {name: _mode(said.get("PreemptMode", "")) for name, said in shown.items()}
+    grace_s = {name: float(digits(said.get("GraceTime", "")) or 0) for name, said in shown.items()}
     rows = [line.split("|") for line in qos.splitlines() if line.count("|") >= len(QOS_PREEMPTION) - 1]
     found = {
         name: Qos(

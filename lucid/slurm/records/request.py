@@ -14,7 +14,7 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lucid.slurm.records.fields import gpu_count, is_shards
+from lucid.slurm.records.fields import gpu_count, is_shards, partition_settings_from
 
 GPU_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 PER_GPU = ("cpus_per_tres", "mem_per_tres")
@@ -140,17 +140,13 @@ def defaults_from(partitions: str, config: Mapping[str, str]) -> dict[str, JobDe
     empty on 24.11); the configuration's count where a partition has none."""
     everywhere = _defaults(config.get("JobDefaults", ""))
     found: dict[str, JobDefaults] = {}
-    for line in partitions.splitlines():
-        name = re.match(r"PartitionName=(\S+)", line)
-        if name:
-            said = re.search(r"\sJobDefaults=(\S+)", line)
-            own = _defaults(said[1] if said else "")
-            state = re.search(r"\sState=(\S+)", line)
-            found[name[1]] = JobDefaults(
-                everywhere.cpus if own.cpus is None else own.cpus,
-                everywhere.mem_mib if own.mem_mib is None else own.mem_mib,
-                state[1] if state else "UP",
-            )
+    for name, said in partition_settings_from(partitions).items():
+        own = _defaults(said.get("JobDefaults", ""))
+        found[name] = JobDefaults(
+            everywhere.cpus if own.cpus is None else own.cpus,
+            everywhere.mem_mib if own.mem_mib is None else own.mem_mib,
+            said.get("State", "UP"),
+        )
     return found
 
 
@@ -184,34 +180,25 @@ def whole_because(
         min_nodes: nodes that it asks for.
         batch: is it a batch job?
         defaults: JobDefaults of its VC; ``None`` where they are not known."""
-    if mark.get("share") == "0":
-        return WHY.get(mark.get("why", ""), _ASKED)
-    if not batch:
-        return "it is not a batch job"
-    if request.others:
-        return request.others[0]
-    if min_nodes > 1:
-        return f"it asks for {min_nodes} nodes"
-    if request.max_nodes > 1:
-        return f"it may be given up to {request.max_nodes} nodes"
-    if sum(gpu_count(getattr(request, key)) > 0 for key in GPU_FIELDS) > 1:
-        return "it asks for GPUs in two ways at once"
-    if request.tasks_per_gpu:
-        return "its number of tasks follows from its GPUs (--ntasks-per-gpu)"
-    if defaults is None:
-        return "it is not known what its partition gives to each GPU (JobDefaults)"
-    said = mark.get("cpg") if mark else request.cpus_per_tres
-    if _several(request) and said:
-        return "it asks for CPUs by GPU, and has several tasks"
-    if _several(request) and defaults.cpus is not None and not request.exact_cpus:
-        return "its partition gives CPUs to each GPU (JobDefaults), and the job has several tasks"
-    return ""
-
-
-def _several(request: Request) -> bool:
-    """Whether the job has several tasks: more CPUs than they ask for cannot be said then, but give 'BadConstraints'
-    for ever (seen on 24.11)."""
-    return request.tasks > 1
+    # more CPUs than several tasks ask for cannot be said, but give 'BadConstraints' for ever (seen on 24.11)
+    several, ways = request.tasks > 1, sum(gpu_count(getattr(request, key)) > 0 for key in GPU_FIELDS)
+    given = defaults is not None and defaults.cpus is not None and not request.exact_cpus
+    found = (
+        (mark.get("share") == "0", WHY.get(mark.get("why", ""), _ASKED)),
+        (not batch, "it is not a batch job"),
+        (request.others, next(iter(request.others), "")),
+        (min_nodes > 1, f"it asks for {min_nodes} nodes"),
+        (request.max_nodes > 1, f"it may be given up to {request.max_nodes} nodes"),
+        (ways > 1, "it asks for GPUs in two ways at once"),
+        (request.tasks_per_gpu, "its number of tasks follows from its GPUs (--ntasks-per-gpu)"),
+        (defaults is None, "it is not known what its partition gives to each GPU (JobDefaults)"),
+        (
+            several and (mark.get("cpg") if mark else request.cpus_per_tres),
+            "it asks for CPUs by GPU, and has several tasks",
+        ),
+        (several and given, "its partition gives CPUs to each GPU (JobDefaults), and the job has several tasks"),
+    )
+    return next((words for there, words in found if there), "")
 
 
 def host_needs(

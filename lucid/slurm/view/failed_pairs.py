@@ -9,10 +9,11 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lucid.core.codec import to_json
+from lucid.core.codec import from_others, to_json
 from lucid.core.decision import Start
 
 if TYPE_CHECKING:  # `lucidctl status` knows the switches by it, and asks Slurm nothing
@@ -47,14 +48,9 @@ def failed_pairs_in(switches: Mapping[str, str]) -> dict[str, FailedPair]:
     found = {}
     for key, text in switches.items():
         if key.startswith(KEY):
-            try:
-                told = json.loads(text)
-                one = FailedPair(
-                    **{**told, "partitions": tuple(told["partitions"]), "since_s": float(told["since_s"])}
-                )
-            except (ValueError, TypeError, KeyError):
-                continue
-            found[one.node] = one
+            with suppress(ValueError):
+                one = from_others(FailedPair, json.loads(text))
+                found[one.node] = one
     return found
 
 

@@ -61,7 +61,7 @@ class JobViews:
         self._interleaves = interleaves
         self._common: dict[str, frozenset[str] | None] = {}
         self._neighbours: dict[str, frozenset[str]] = {}
-        self.asked = NodesAskedFor(None)
+        self.asked = NodesAskedFor(Observation((), (), {}, {}, 0.0))
         """Which nodes meet what each job's user asks of nodes."""
         self._scenes: dict[str, _Scene] = {}
         """The scene of each VC at the last poll; the same object is used as long as it is equal."""

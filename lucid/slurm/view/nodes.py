@@ -17,8 +17,8 @@ from dataclasses import replace
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.configuration import Kept
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, users_nodes
@@ -45,7 +45,8 @@ class NodePolls:
         self.power = Power(known if isinstance(known, dict) else None)
         self.nodes: Sequence[SlurmNode] = ()
         self._raw: Sequence[SlurmNode] = ()
-        self._at_s = self._states_at_s = self._rules_at_s = self._same_s = float("-inf")
+        self._at_s = self._states_at_s = self._same_s = float("-inf")
+        self._rules = Kept(self._read_rules, PowerRules(), _RULES_S)
         self._states: str | None = None
 
     def poll(self, jobs: Sequence[SlurmJob], now_s: float, fresh: bool = False) -> Sequence[SlurmNode]:
@@ -57,7 +58,7 @@ class NodePolls:
             self._raw = self._client.nodes()
             before_s, self._at_s, self._same_s = self._same_s, now_s, now_s
             if any(node.sleeps for node in self._raw):
-                self._read_rules(now_s)
+                self.power.rules = self._rules(now_s)
             learned = self.power.observe_nodes(self._raw, since, now_s, before_s)
         if self.power.observe_jobs(jobs, self._raw) or learned:
             self._store.put_view(BOOTS_VIEW, self.power.boots)
@@ -85,17 +86,9 @@ class NodePolls:
             return False
         return True
 
-    def _read_rules(self, now_s: float) -> None:
-        if 0 <= now_s - self._rules_at_s < _RULES_S:
-            return
-        try:
-            partitions = self._client.partitions()
-            self.power.rules = PowerRules.from_config(self._client.config(), any(p.suspends for p in partitions))
-            self._rules_at_s = now_s
-        except ClusterUnavailable:
-            raise
-        except ClusterError:
-            return  # what was read before counts
+    def _read_rules(self) -> PowerRules:
+        partitions = self._client.partitions()
+        return PowerRules.from_config(self._client.config(), any(p.suspends for p in partitions))
 
 
 _TOKENS = re.compile(r"[\w.:+=/-]+|[&|()\[\],]")
@@ -107,8 +100,7 @@ _OPENS, _CLOSES = {"(": ")", "[": "]"}, frozenset(")]")
 class NodesAskedFor:
     """Which nodes meet what each job's user asks of nodes, at one poll."""
 
-    def __init__(self, facts: Observation | None) -> None:
-        """``facts``: ``None`` before the first poll."""
+    def __init__(self, facts: Observation) -> None:
         self._facts = facts
         self._met: dict[str, frozenset[str]] = {}
 
@@ -120,8 +112,8 @@ class NodesAskedFor:
         listed = users_nodes(record, note)
         words = (record.features, listed and f"-w {listed}", record.excludes and f"-x {record.excludes}")
         asked = " ".join(word for word in words if word)
-        pool = None if facts is None or facts.pool is None or home not in facts.pool.quotas else facts.pool
-        if facts is None or not (asked or (stays and pool)):
+        pool = None if facts.pool is None or home not in facts.pool.quotas else facts.pool
+        if not (asked or (stays and pool)):
             return ""
         vcs = pool.quotas if pool else (home,)
         here = frozenset(n.name for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs))
@@ -143,9 +135,9 @@ class NodesAskedFor:
 
     def met_in(self, constraint: str, partition: str) -> bool:
         """Whether any node of a partition meets the constraint."""
-        if not constraint or self._facts is None:
-            return True
-        return any(n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions)
+        return not constraint or any(
+            n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions
+        )
 
 
 def nodes_met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> frozenset[str]:

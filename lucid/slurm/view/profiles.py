@@ -8,9 +8,8 @@ from pathlib import Path
 
 from lucid.core.job import JobProfile, TimeShares
 from lucid.core.ports import Clock
-from lucid.errors import MetricsError
 from lucid.models.packing.like_profiles import LikeProfiles
-from lucid.node.reports import read_summary
+from lucid.node.reports import ReportFiles, by_job, read_summary
 from lucid.profiler.summary import Summary, merged_profile
 from lucid.profiler.use import GpuUse
 from lucid.slurm.records.job import SlurmJob
@@ -34,44 +33,29 @@ class ProfileReading:
 
 
 class ProfileFolder:
-    """Reads new files of the folder that samplers write to, found by their times; there need not be one. ``bad``: by
-    file name, what is wrong with files that could not be read."""
+    """Reads new files of the folder that samplers write to; there need not be one. ``bad``: by file name, what is
+    wrong with files that could not be read."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seen: dict[str, int] = {}
-        self._parts: dict[str, dict[str, Summary]] = {}
-        self.bad: dict[str, str] = {}
+        self._files = ReportFiles(folder, read_summary)
+        self._parts: dict[str, tuple[Summary, ...]] = {}
+        self.bad = self._files.bad
 
     def new(self) -> list[ProfileReading]:
         """A reading for every job of which a file is new or was replaced, once all its nodes are measured. (After a
         restart they come once more; the store knows them by ``source``.)"""
-        changed: dict[str, int] = {}
-        present: set[str] = set()
-        for path in sorted(self._folder.glob("[!.]*.json")) if self._folder.is_dir() else ():
-            name = path.name
-            present.add(name)
-            try:
-                version = path.stat().st_mtime_ns
-                if self._seen.get(name) == version:
-                    continue
-                self._seen[name] = version
-                summary = read_summary(path)
-            except (MetricsError, OSError) as error:
-                self.bad[name] = str(error)
-                continue
-            self.bad.pop(name, None)
-            self._parts.setdefault(summary.job, {})[name] = summary
-            changed[summary.job] = max(version, changed.get(summary.job, 0))
-        for name in [name for name in self._seen if name not in present]:
-            del self._seen[name]
-            self.bad.pop(name, None)
-            for job in [job for job, parts in self._parts.items() if parts.pop(name, None) and not parts]:
-                del self._parts[job]
+        files, changed = self._files, dict[str, int]()
+        news = files.news()
+        if news:
+            self._parts = by_job(files.items.values())
+        for name in news:
+            if name in files.items:
+                job = files.items[name].job
+                changed[job] = max(files.versions[name], changed.get(job, 0))
         found = []
         for job, version in changed.items():
             try:
-                profile = merged_profile(tuple(self._parts[job].values()))
+                profile = merged_profile(self._parts[job])
             except Exception as error:  # summaries of several nodes that do not fit each other
                 self.bad[f"{job}.json"] = f"{type(error).__name__}: {error}"
                 continue
@@ -81,7 +65,7 @@ class ProfileFolder:
 
     def uses(self, job: str) -> list[GpuUse]:
         """How long each GPU of the job worked, from all files of the job."""
-        return [use for summary in self._parts.get(job, {}).values() for use in summary.use]
+        return [use for summary in self._parts.get(job, ()) for use in summary.use]
 
 
 def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter, is_
 from typing import Any, TypeVar, cast
 
 from lucid.config.live import DaemonSettings
-from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
+from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement, parse_placement
-from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import WAITING_ORDER, Partition
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
-from lucid.slurm.elastic.jobs import Elasticity, ElasticJobs, Worked
+from lucid.slurm.elastic.jobs import ElasticJobs, Worked
 from lucid.slurm.elastic.turn_jobs import TurnJobs
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import ASSIGNED, Ownership
@@ -224,7 +224,21 @@ class Viewer:
             progress = self.elastic.elasticity_of(record, note, home, facts.now_s).progress
             stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
             made_from = (record, note, job, profile, words, retry_s, progress, stages)
-            found.setdefault(where, []).append(self._kept(_waits, made_from))
+            waits = partial(
+                Pending,
+                job,
+                known.wait_since_s or record.submit_s,
+                profile,
+                known.ran_s,
+                record.restarts,
+                known.alone,
+                barred=words,
+                retry_s=retry_s,
+                home_only=known.to_home or bool(job.stays),
+                progress=progress,
+                stages=stages,
+            )
+            found.setdefault(where, []).append(self._kept(waits, made_from))
         return found
 
     def _running(self, facts: Observation, owners: Mapping[str, tuple[str, ...]]) -> dict[str, list[Running]]:
@@ -284,84 +298,43 @@ class Viewer:
         profile = self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         measures = packs and record.partition == self._settings.profiling_partition and self._ownership.ours(record)
+        # another may join it, as far as its request and its GPUs go
         joins = (not packs or record.request.shards) and not facts.outs_under(placement)
         stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
         made_from = (record, note, job, start_s, placement, measures, joins, profile, asks, stages, in_turns)
-        return self._kept(_runs, made_from)
+        known = note or _NOTHING_NOTED
+        settled = record.state == "RUNNING" and not (record.completing or record.unread)
+        runs = partial(
+            Running,
+            job,
+            start_s,
+            placement,
+            Stage.PROFILE if settled and measures and not known.kept else Stage.MAIN,
+            profile,
+            known.ran_s,
+            record.restarts,
+            None,
+            not (settled and joins and not known.alone),
+            asks.progress,
+            restart_s=asks.restart_s,
+            stages=stages,
+            in_turns=in_turns,
+        )
+        return self._kept(runs, made_from)
 
-    def _kept(self, make: Callable[..., _T], made_from: tuple[Any, ...]) -> _T:
+    def _kept(self, make: partial[_T], made_from: tuple[Any, ...]) -> _T:
         """The entry that was last shown, where it was made from the same objects or is equal; else the new one.
-        ``made_from``: what ``make`` is called with, the job's record first."""
-        record, key = made_from[0], (make, *made_from)
+        ``made_from``: all that ``make`` goes by, the job's record first."""
+        record, key = made_from[0], (make.func, *made_from)
         before, shown = self._entries.get(record.id, ((), None))
         if len(before) == len(key) and all(map(is_, before, key)):
             return cast("_T", shown)
-        made = make(*made_from)
+        made = make()
         if shown == made:
             made = cast("_T", shown)
         self._entries[record.id] = key, made
         return made
-
-
-def _runs(
-    record: SlurmJob,
-    note: JobNote | None,
-    job: Job,
-    start_s: float,
-    placement: Placement,
-    measures: bool,
-    joins: bool,
-    profile: JobProfile | None,
-    asks: Elasticity,
-    stages: StageTimes | None,
-    in_turns: tuple[float, int] | None,
-) -> Running:
-    """A running job. ``measures``: it is in the profiling partition for Lucid; ``joins``: another may join it, as far
-    as its request and its GPUs go."""
-    known = note or _NOTHING_NOTED
-    settled = record.state == "RUNNING" and not (record.completing or record.unread)
-    return Running(
-        job,
-        start_s,
-        placement,
-        Stage.PROFILE if settled and measures and not known.kept else Stage.MAIN,
-        profile,
-        known.ran_s,
-        record.restarts,
-        None,
-        not (settled and joins and not known.alone),
-        asks.progress,
-        restart_s=asks.restart_s,
-        stages=stages,
-        in_turns=in_turns,
-    )
-
-
-def _waits(
-    record: SlurmJob,
-    note: JobNote | None,
-    job: Job,
-    profile: JobProfile | None,
-    barred: str,
-    retry_s: float,
-    progress: Progress | None,
-    stages: StageTimes | None,
-) -> Pending:
-    known = note or _NOTHING_NOTED
-    return Pending(
-        job,
-        known.wait_since_s or record.submit_s,
-        profile,
-        known.ran_s,
-        record.restarts,
-        known.alone,
-        barred=barred,
-        retry_s=retry_s,
-        home_only=known.to_home or bool(job.stays),
-        progress=progress,
-        stages=stages,
-    )
 
 
 def _windows(node: SlurmNode, facts: Observation) -> tuple[Window, ...]:

@@ -180,7 +180,7 @@ def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
 
 
 def _summary(view: View, part: Partition) -> Summary:
-    states = view.gpu_states(part.name)
+    states = view.gpu_states[part.name]
     return {
         "name": part.name,
         "profiling": part.profiling,

@@ -38,7 +38,7 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     chosen = [
         (name, entry, job)
         for name, entry in view.waiting.values()
-        if (job := _visible(site, viewer, entry.job)) is not None and _fits(name, job, wanted, least, most)
+        if (job := site.job_of(entry.job, viewer)) is not None and _fits(name, job, wanted, least, most)
     ]
     if sort != "order" or down:
         chosen.sort(key=lambda item: _key(site, sort, item[1], item[2]), reverse=down)
@@ -68,10 +68,6 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
         "queue": rows,
         "aside": view.status.aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
     }
-
-
-def _visible(site: Site, viewer: Viewer, job: Job) -> Job | None:
-    return job if viewer.jobs is Sight.ALL else site.job_of(job, viewer)
 
 
 def _fits(partition: str, job: Job, wanted: Mapping[str, str], least: int, most: int) -> bool:

@@ -1,23 +1,28 @@
-"""Lucid's packing rules, one by one: rows L8 and L11-L20 of the acceptance list."""
+"""Who shares GPUs: Lucid's packing rules one by one (rows L8 and L11-L20), pairs that are watched, and calm."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lucid.binder.contention import contention_score, contention_speeds
-from lucid.core.decision import Hold, Start
+from daemon_site import Site
+from lucid.binder.candidates import CalmSince, calm_since
+from lucid.binder.contention import contention_score, contention_speeds, memory_limit_mib
+from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import JUMBO, MEDIUM, TINY, Prediction
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import HostFits
+from lucid.core.reasons.queue import Borrows, HostFits
 from lucid.core.reasons.sharing import (
     BestPartner,
+    Calm,
     DistributedAlone,
     GpuMemory,
     NotMeasured,
@@ -32,10 +37,10 @@ from lucid.core.reasons.sharing import (
     UserAllows,
 )
 from lucid.left_out import LeftOut
-from lucid.models.packing.share_score import Thresholds
 from lucid.orchestrator.planner import Predictions
+from lucid.slurm.view.profiles import ProfileReading
 from scenes.jobs import HEAVY, LIGHT, at, nodes, runs, waits
-from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
+from scenes.plans import FixedPredictor, decide, guess, part, policy, reason, snap
 
 ONE_GPU = nodes(1, 1)
 GUEST, HOST = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
@@ -66,13 +71,6 @@ def test_L8_L11_share_scores_of_a_pair_stay_within_gss(own: int, other: int, gss
     assert isinstance(decision, Start) == (gss > 0 and own + other <= gss)
 
 
-def test_L8_the_classes_are_tiny_medium_jumbo() -> None:
-    assert (TINY, MEDIUM, JUMBO) == (0, 1, 2)
-    assert contention_score(LIGHT) == TINY
-    assert contention_score(JobProfile(70.0, 10.0, 0.0)) == MEDIUM
-    assert contention_score(HEAVY) == JUMBO
-
-
 def test_L9_the_same_speeds_part_the_classes_of_both_models() -> None:
     typical = JobProfile(60.0, 30.0, 0.0)
     seen = set()
@@ -80,7 +78,7 @@ def test_L9_the_same_speeds_part_the_classes_of_both_models() -> None:
         profile = JobProfile(float(percent), percent / 2, 0.0)
         speed = contention_speeds(profile, typical)[0]
         expected = TINY if speed > 0.95 else MEDIUM if speed >= 0.85 else JUMBO
-        assert (contention_score(profile), Thresholds().label(speed)) == (expected, expected), speed
+        assert contention_score(profile) == expected, speed
         seen.add((expected, speed >= 0.9))
     assert {(MEDIUM, True), (MEDIUM, False)} < seen
 
@@ -117,6 +115,8 @@ REFUSED: list[tuple[str, Pending, Sequence[Running], Sequence[Node], dict[str, A
     ("L15 a host parted before", GUEST, [host(alone=True)], ONE_GPU, {}, None),
     ("L16 a distributed guest", guest(2), [SPREAD], nodes(2, 1), {}, DistributedAlone(2, 1)),
     ("L16 a distributed host", guest(2), [SPREAD], [UP, Node("n2", 1), replace(OFF, name="n3", gpus=2)], {}, None),
+    ("L16 who asks for two nodes", guest(2, min_nodes=2), [host("n1:0-1"), runs("r", "n2:0-3")], nodes(2, 4), {},
+     DistributedAlone(2, 4, 2)),
     ("a user forbids", guest(shareable=False), [HOST], ONE_GPU, {}, UserAllows(False, False)),
     ("a host's user forbids", GUEST, [host(job={"shareable": False})], ONE_GPU, {}, None),
     ("not measured", guest(profile=None), [HOST], ONE_GPU, {}, NotMeasured(False)),
@@ -145,12 +145,6 @@ def test_who_is_not_joined_and_why(
 def test_L19_a_pair_comes_before_a_free_gpu(hosts: list[Running], chosen: str | None) -> None:
     decision = beside(GUEST, *hosts, machines=nodes(1, 2))
     assert (decision.beside, decision.placement) == (chosen, at("n1:0" if chosen else "n1:1"))
-
-
-def test_L14_two_guests_of_one_plan_do_not_join_the_same_host() -> None:
-    guests = [waits("g1", profile=LIGHT), waits("g2", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, guests, [HOST])))
-    assert [type(plan.decisions[g]) for g in ("g1", "g2")] == [Start, Hold]
 
 
 def test_a_job_that_starts_in_this_plan_may_be_joined_in_it() -> None:
@@ -228,11 +222,6 @@ def test_a_pair_is_parted_once_by_whom_and_why(
         assert plan.wake_s == 1.0, "the plan is made again shortly after"
 
 
-def test_L15_a_parted_job_that_starts_in_this_plan_is_not_joined_in_it() -> None:
-    jobs = [waits("first", profile=LIGHT, alone=True), waits("second", profile=LIGHT)]
-    assert isinstance(decide("lucid", snap(0.0, part(ONE_GPU, jobs))).decisions["second"], Hold)
-
-
 def test_a_pair_stays_within_cpus_and_host_memory() -> None:
     machines = nodes(1, 1, cpus=4, mem_mib=8000)
     host = runs("host", "n1:0", profile=LIGHT, job={"cpus": 2, "mem_mib": 4000})
@@ -240,21 +229,6 @@ def test_a_pair_stays_within_cpus_and_host_memory() -> None:
     for rest in ({"cpus": 3}, {"mem_mib": 4001}):
         decision = beside(waits("g", profile=LIGHT, **rest), host, machines=machines)
         assert not reason(decision, HostFits, Hold)
-
-
-def test_L18_smallest_estimate_times_gpus_first() -> None:
-    jobs = [waits("a", 4), waits("b", 2), waits("c", 1)]
-    predictions = {"a": guess(100.0), "b": guess(150.0), "c": guess(350.0)}
-    plan = decide("lucid", snap(0.0, part(nodes(1, 8), jobs), predictions=predictions))
-    assert [a.job_id for a in plan.actions] == ["b", "c", "a"]
-
-
-def test_L18_a_job_that_finds_no_place_lets_the_next_one_try() -> None:
-    jobs = [waits("wide", 2), waits("narrow", 1)]
-    predictions = {"wide": guess(1.0), "narrow": guess(100.0)}
-    plan = decide("lucid", snap(0.0, part(nodes(1, 2), jobs, [runs("r", "n1:0")]), predictions=predictions))
-    assert isinstance(plan.decisions["wide"], Hold)
-    assert isinstance(plan.decisions["narrow"], Start)
 
 
 @pytest.mark.parametrize(("now_s", "packs"), [(0.0, True), (700.0, True), (701.0, False), (999.0, False)])
@@ -271,10 +245,6 @@ def test_L19_a_partner_that_outlived_its_estimate_is_expected_to_go_on() -> None
     assert decide("lucid", snap(1000.0, part(ONE_GPU, [GUEST], [HOST]))).actions
 
 
-def speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
-    return contention_speeds(a, b)
-
-
 HOSTS = (
     runs("heavy", "n1:0", profile=JobProfile(90.0, 60.0, 100.0)),
     runs("light", "n1:1", profile=JobProfile(10.0, 5.0, 100.0)),
@@ -283,26 +253,14 @@ HOSTS = (
 
 
 @pytest.mark.parametrize(("partner", "chosen"), [("best", "light"), ("first", "heavy")])
-def test_L19_the_partner_is_the_best_or_the_first(partner: str, chosen: str) -> None:
-    guest = waits("guest", profile=JobProfile(50.0, 30.0, 100.0))
-    decision = beside(
-        guest,
-        *HOSTS,
-        machines=nodes(1, 3),
-        predictor=FixedPredictor(speed=speeds),
-        partner=partner,
-        least_pair_speed=0.5,
-    )
+def test_L19_the_partner_is_the_best_of_all_that_qualify_or_the_first(partner: str, chosen: str) -> None:
+    guest, predictor = waits("guest", profile=JobProfile(50.0, 30.0, 100.0)), FixedPredictor(speed=contention_speeds)
+    rules = {"partner": partner, "least_pair_speed": 0.5}
+    decision = beside(guest, *HOSTS, machines=nodes(1, 3), predictor=predictor, **rules)
     assert decision.beside == chosen
-
-
-def test_L19_the_best_partner_is_best_of_all_that_qualify() -> None:
-    guest = waits("guest", profile=JobProfile(50.0, 30.0, 100.0))
-    predictor = FixedPredictor(speed=speeds)
-    decision = beside(guest, *HOSTS, machines=nodes(1, 3), predictor=predictor, least_pair_speed=0.5)
-    assert reason(decision, BestPartner).candidates == 3
-    own, other = speeds(JobProfile(50.0, 30.0, 100.0), JobProfile(10.0, 5.0, 100.0))
-    assert reason(decision, BestPartner).score == own + other
+    if partner == "best":
+        best = reason(decision, BestPartner)
+        assert (best.candidates, best.score) == (3, sum(contention_speeds(guest.profile, HOSTS[1].profile)))
 
 
 @pytest.mark.parametrize(("own", "other", "packs"), [(0.85, 0.85, True), (0.84, 1.0, False), (1.0, 0.84, False)])
@@ -339,11 +297,6 @@ def test_a_job_that_starts_alone_has_no_speed_of_the_partner_that_it_did_not_get
     assert not reason(slow, PairSpeed)
 
 
-def test_a_pair_of_which_the_predictor_has_no_opinion_is_made_and_shown_as_not_measured() -> None:
-    said = reason(beside(GUEST, HOST, predictor=FixedPredictor()), PairSpeed, Start)
-    assert (said.own, said.other, said.failed) == (None, None, False)
-
-
 @pytest.mark.parametrize(
     ("free", "lower", "packs"), [(0, None, False), (0, 0.7, True), (0, 0.75, False), (1, 0.7, False)]
 )
@@ -351,20 +304,11 @@ def test_who_would_wait_takes_a_slower_partner_where_that_is_allowed(
     free: int, lower: float | None, packs: bool
 ) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (0.74, 0.8))
-    guest, host = GUEST, HOST
-    decision = beside(guest, host, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower)
+    decision = beside(GUEST, HOST, machines=nodes(1, 1 + free), predictor=predictor, waiting_pair_speed=lower)
     assert isinstance(decision, Start) == (packs or bool(free))
     assert (isinstance(decision, Start) and decision.beside == "host") == packs
     if not free:  # the comparison that counted, the lower one where there is one
         assert reason(decision, PairSpeed).floor == (lower or 0.85)
-
-
-def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one() -> None:
-    guest, host = GUEST, HOST
-    for speed, chosen in ((0.9, "host"), (0.8, None)):
-        predictor = FixedPredictor(speed=lambda a, b, speed=speed: (speed, speed))  # type: ignore[misc]
-        decision = beside(guest, host, machines=nodes(1, 2), predictor=predictor, waiting_pair_speed=0.6)
-        assert decision.beside == chosen
 
 
 @pytest.mark.parametrize(
@@ -381,7 +325,7 @@ def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
     speeds: tuple[float, float], waited_s: float, joins: bool, wake_s: float | None
 ) -> None:
     known = {"guest": guess(1900.0, 0), "host": guess(9000.0, 0)}
-    vc = part(nodes(1, 1), [waits("guest", profile=LIGHT)], [runs("host", "n1:0", profile=LIGHT)])
+    vc = part(ONE_GPU, [GUEST], [HOST])
     made = decide("lucid", snap(waited_s, vc, predictions=known), FixedPredictor(speed=lambda a, b: speeds))
     assert isinstance(made.decisions["guest"], Start) == joins
     assert made.wake_s == wake_s
@@ -391,20 +335,11 @@ def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
         assert (found.together, found.needs_s) == (1.0, wake_s)
 
 
-def test_a_pair_that_does_too_little_work_is_told_so_also_where_slow_pairs_are_fine() -> None:
-    """The least speed is below half of the work that a job which waits asks of a pair."""
-    known = {"guest": guess(1900.0, 0), "host": guess(9000.0, 0)}
-    vc = part(nodes(1, 1), [waits("guest", profile=LIGHT)], [runs("host", "n1:0", profile=LIGHT)])
-    slow = FixedPredictor(speed=lambda *_: (0.5, 0.59))
-    made = decide("lucid", snap(0.0, vc, predictions=known), slow, packing={"least_pair_speed": 0.54})
-    assert not reason(made.decisions["guest"], PairWork, Hold)
-
-
 @pytest.mark.xfail(strict=True, reason="what a plan remembers of a shape leaves out the speed of the pair")
 def test_a_heavy_job_that_is_refused_does_not_hold_back_a_light_one_of_its_shape() -> None:
     host = runs("host", "n1:0", profile=HEAVY)
     jobs = [waits("heavy", profile=HEAVY), waits("light", profile=LIGHT)]
-    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host])), FixedPredictor(speed=speeds))
+    plan = decide("lucid", snap(0.0, part(ONE_GPU, jobs, [host])), FixedPredictor(speed=contention_speeds))
     assert isinstance(plan.decisions["heavy"], Hold)
     assert isinstance(plan.decisions["light"], Start)
 
@@ -418,15 +353,136 @@ def test_one_hold_stands_for_all_jobs_that_wait_for_the_same_reason() -> None:
 @pytest.mark.parametrize(("estimate_s", "packs"), [(2000.0, True), (2001.0, False)])
 def test_L30_a_guest_of_much_higher_value_than_its_partner_may_be_refused(estimate_s: float, packs: bool) -> None:
     predictions = {"guest": guess(estimate_s, 0), "host": guess(1000.0, 0)}
-    guest, host = GUEST, HOST
-    decision = beside(guest, host, predictions=predictions, priority_ratio=2.0)
+    decision = beside(GUEST, HOST, predictions=predictions, priority_ratio=2.0)
     assert isinstance(decision, Start) == packs
     assert bool(reason(decision, PartnerLeaves)) == packs
 
 
-def test_every_reason_of_a_pair_holds() -> None:
-    decision = beside(GUEST, HOST)
-    assert {"Priority", "SameGpus", "ShareScores", "GpuMemory", "PartnerOutlasts", "BestPartner"} <= set(
-        kinds(decision)
-    )
-    assert all(decision.reasons)
+# -- pairs that are watched, and whether jobs share where it is calm ------------------------------------------------
+
+
+@pytest.mark.parametrize(("speed", "parted"), [(0.4, True), (0.75, False)])
+def test_a_pair_seen_at_less_than_half_speed_is_parted(
+    speed: float, parted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a summary of the sampler to what Slurm is told."""
+    site = Site(tmp_path)
+    for job in ("1", "2"):
+        site.submit(job, 2, run_s=9000.0)
+    site.turns(300.0, every_s=10.0)
+    assert site.slurm.records["2"].request.shards
+    seen = [
+        ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=other), f"{job} together")
+        for job, other in ("12", "21")
+    ]
+    monkeypatch.setattr(site.sampler, "new", lambda: seen)
+    site.turns(100.0, every_s=10.0)
+    story = json.loads(site.ctl("explain", "2", "--json"))
+    found = [d["reasons"][0] for d in story["decisions"] if d["verb"] == "part"]
+    assert [(why["kind"], why["seen"]) for why in found] == [("SeenSpeed", speed)] * parted
+    assert bool(site.slurm.records["2"].request.shards) is not parted, "it runs on GPUs of its own"
+
+
+DAY_S = 86400.0
+ESTIMATE_S = 2 * DAY_S
+
+
+def test_a_vc_is_calm_from_when_the_last_job_that_waited_has_started() -> None:
+    calm = calm_since(None, 0, 10, 50.0)
+    assert calm == CalmSince(50.0), "nothing is known of the time before"
+    assert calm_since(calm, 0, 10, 99.0) == CalmSince(50.0)
+    assert calm_since(calm, 1, 10, 99.0) == CalmSince(None)
+    assert calm_since(CalmSince(None), 0, 10, 120.0) == CalmSince(120.0)
+
+
+def test_one_waiting_job_in_a_hundred_is_calm() -> None:
+    assert calm_since(CalmSince(50.0), 1, 100, 99.0) == CalmSince(50.0)
+    assert calm_since(CalmSince(50.0), 2, 100, 99.0) == CalmSince(None)
+
+
+def where_calm(
+    calm_s: float | None, *, idle: bool = True, speed: float = 0.9, estimate_s: float = ESTIMATE_S, **packing: object
+) -> Decision:
+    """On a job that may join a running one, in a VC that has been calm for so long."""
+    machines = nodes(2, 4) if idle else nodes(1, 1)
+    vc = part(machines, [waits("new", profile=LIGHT)], [runs("old", "n1:0", profile=LIGHT)])
+    found = snap(9000.0, vc, predictions={"new": guess(estimate_s, 0), "old": guess(9e9, 0)})
+    found = replace(found, memory={"vc": CalmSince(None if calm_s is None else 9000.0 - calm_s)})
+    predictor = FixedPredictor(speed=lambda a, b: (speed, 1.0))
+    return decide("lucid", found, predictor, profiling={"enabled": False}, packing=packing).decisions["new"]
+
+
+def joined(decision: Decision) -> str | None:
+    assert isinstance(decision, Start)
+    return decision.beside
+
+
+def test_L17_a_job_has_gpus_of_its_own_where_it_has_been_calm_for_a_day_and_as_long_as_the_job_runs() -> None:
+    alone = where_calm(ESTIMATE_S)
+    assert joined(alone) is None
+    assert reason(alone, Calm) == Calm("vc", ESTIMATE_S, ESTIMATE_S)
+    assert joined(where_calm(ESTIMATE_S - 1.0)) == "old"
+    assert joined(where_calm(None)) == "old"
+    assert [joined(where_calm(calm_s, estimate_s=60.0)) for calm_s in (DAY_S - 1.0, DAY_S)] == ["old", None]
+    assert joined(where_calm(ESTIMATE_S, when_calm=True)) == "old"
+
+
+@pytest.mark.parametrize(("speed", "joins"), [(1.0, "old"), (0.99, None)])
+def test_a_pair_that_slows_nobody_is_made_even_then(speed: float, joins: str | None) -> None:
+    decision = where_calm(ESTIMATE_S, speed=speed)
+    assert joined(decision) == joins
+    assert reason(decision, PairSpeed).floor == 1.0
+
+
+def test_who_would_wait_shares_however_calm_it_is() -> None:
+    decision = where_calm(ESTIMATE_S, idle=False)
+    assert joined(decision) == "old"
+    assert reason(decision, PairSpeed).floor == 0.5
+
+
+def test_who_waits_ends_the_calm_and_who_starts_does_not() -> None:
+    vc = part(nodes(1, 2), [waits("small"), waits("large", gpus=2)])
+    calm = {"vc": CalmSince(0.0)}
+    lucid = policy("lucid", profiling={"enabled": False})
+    plan = lucid.plan(replace(snap(60.0, vc), memory=calm))
+    assert [type(plan.partitions["vc"].decisions[name]) for name in ("small", "large")] == [Start, Hold]
+    assert plan.memory == {"vc": CalmSince(None)}
+    started = part(nodes(1, 2), [waits("small")])
+    assert lucid.plan(replace(snap(70.0, started), memory=calm)).memory == calm
+
+
+def test_an_empty_queue_keeps_the_calm_and_no_sharing_keeps_none() -> None:
+    vc = part(nodes(1, 2), (), [runs("old", "n1:0")])
+    assert policy("lucid").plan(snap(60.0, vc)).memory == {"vc": CalmSince(60.0)}
+    assert policy("lucid").plan(replace(snap(60.0, vc), memory={"vc": CalmSince(5.0)})).memory == {
+        "vc": CalmSince(5.0)
+    }
+    assert policy("lucid", packing={"gss": 0}).plan(snap(60.0, vc)).memory == {}
+
+
+def test_in_a_calm_pool_a_job_borrows_rather_than_slow_another() -> None:
+    """Without the calm it looks for a partner before it borrows."""
+
+    def of(name: str) -> Pending:
+        entry = waits(name, profile=LIGHT)
+        return replace(entry, job=replace(entry.job, vc="a"))
+
+    host = runs("old", "n1:0", profile=LIGHT)
+    host = replace(host, job=replace(host.job, vc="a"))
+    pool = replace(part(nodes(1, 2), [of("new")], [host]), quotas={"a": 1, "b": 1})
+    found = snap(9000.0, pool, predictions={"new": guess(ESTIMATE_S, 0), "old": guess(9e9, 0)})
+    predictor = FixedPredictor(speed=lambda a, b: (0.9, 0.9))
+    rules = {"profiling": {"enabled": False}, "lending": {"mode": "borrow"}}
+    for since_s, joins in ((9000.0 - ESTIMATE_S, None), (8000.0, "old")):
+        calm = replace(found, memory={pool.name: CalmSince(since_s)})
+        decision = decide("lucid", calm, predictor, **rules).decisions["new"]
+        assert joined(decision) == joins
+        if joins is None:
+            assert reason(decision, Borrows)
+
+
+@pytest.mark.parametrize(("peak_mib", "limit_mib"), [(8000, 9312), (22000, None), (0, None), (None, None)])
+def test_the_memory_limit_is_a_tenth_and_a_context_above_the_peak_if_there_is_room(
+    peak_mib: float | None, limit_mib: int | None
+) -> None:
+    assert memory_limit_mib(None if peak_mib is None else JobProfile(50, 20, peak_mib), 24576) == limit_mib

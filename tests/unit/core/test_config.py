@@ -39,18 +39,9 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("policy = 3", ["policy = 3"]),
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
         ("[policy.idle]\nhost = true", ["line 1: 'policy.idle' is gone: taken out"]),
-        ("[policy.packing]\nsweep_most = 4", ["line 2: 'policy.packing.sweep_most' is gone: taken out"]),
-        ("[idle]\ntell = 'mail'", ["line 1: 'idle' is gone: taken out", "lucidctl efficiency"]),
         ('[slurm]\nrest_url = "x"', ["line 2: 'slurm.rest_url' is gone: taken out", "slurm.prefix"]),
-        ("[daemon]\noom_grow_gib = 64", ["line 2: 'daemon.oom_grow_gib' is gone: taken out", "lucidctl explain"]),
-        ("[daemon]\noptout = 'free'", ["line 2: 'daemon.optout' is gone: taken out"]),
-        ("[web]\nconnections_per_client = 8", ["line 2: 'web.connections_per_client' is gone: taken out"]),
-        ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
         ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),
-        ("[policy.sleep]\nwake_share = 1", ["line 1: 'policy.sleep' is gone: taken out"]),
         ("[models]\nmonotone = {}", ["line 2: 'models.monotone' is gone: no site set it"]),
-        ("[policy.lending]\nbound_s = 9", ["line 2: 'policy.lending.bound_s' is gone: taken out", "beyond_plain_s"]),
-        ("[slurm]\nkeep_awake = true", ["line 2: 'slurm.keep_awake' is gone: taken out"]),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(tmp_path: Path, text: str, words: list[str]) -> None:

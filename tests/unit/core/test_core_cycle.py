@@ -80,7 +80,6 @@ def test_a_policy_that_needs_more_than_the_cluster_can_do_is_refused() -> None:
     ("name", "sections", "needs"),
     [
         ("fifo", {}, set()),
-        ("srtf", {}, {Capability.PREEMPT}),
         ("tiresias", {}, {Capability.PREEMPT}),
         ("lucid", {}, {Capability.PROFILE, Capability.SHARE}),
         ("lucid", {"packing": {"gss": 0}}, {Capability.PROFILE}),
@@ -127,18 +126,6 @@ def test_a_job_is_predicted_when_first_seen_and_when_its_profile_comes_or_its_re
     for gpus, profile, score, asked in ((1, None, None, 1), (1, None, None, 1), (1, LIGHT, 0, 2), (8, LIGHT, 0, 3)):
         assert predicted(annotate, waits("a", gpus, profile=profile))["a"].share_score == score
         assert predictor.asked == asked
-
-
-def test_no_estimate_goes_beyond_the_time_limit() -> None:
-    """Live and simulated alike: both go through here."""
-    annotate = Annotator(HistoryPredictor(3600.0))
-    short, changed, unlimited = (
-        predicted(annotate, waits("a", time_limit_s=limit_s))["a"] for limit_s in (600.0, 7200.0, None)
-    )
-    assert short.duration_s == 600.0
-    assert short.duration_source == "history: no job has ended yet; capped at its time limit"
-    assert changed.duration_source == "history: no job has ended yet"
-    assert unlimited.duration_s == 3600.0
 
 
 def test_jobs_that_leave_without_having_run_are_forgotten() -> None:

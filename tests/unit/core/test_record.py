@@ -9,16 +9,18 @@ from typing import Any, get_args
 
 import pytest
 
-from builders import LIGHT, VC, Tape, a_trace, at, by, decide, guess, nodes, part, replay, runs, snap, waits
 from lucid.core.codec import from_json
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
 from lucid.core.job import Job, JobProfile
 from lucid.core.reason import REASONS, Reason
 from lucid.core.reasons.profiling import ProfileTime
 from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, NextRound, Preempted
+from lucid.core.reasons.sharing import SameGpus
 from lucid.errors import TraceError
 from lucid.explain.reasons import reason_text
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
+from scenes.jobs import LIGHT, VC, at, nodes, runs, waits
+from scenes.plans import decide, guess, part, reason, snap
 
 FULL = FreeGpus(1, 0, 0, False)
 
@@ -31,26 +33,18 @@ def note(log: DecisionLog, now_s: float, **decisions: Decision) -> None:
     log.record(snap(now_s, part(nodes(1), [waits(job) for job in decisions])), plan, ())
 
 
-def test_a_hold_is_noted_when_the_kinds_of_its_reasons_change() -> None:
-    log = DecisionLog()
-    note(log, 0.0, j=Hold((FULL,)))
-    note(log, 1.0, j=Hold((FreeGpus(1, 0, 3, False),)))
-    note(log, 2.0, j=Hold((BehindHead("h"),)))
-    note(log, 3.0, j=Hold((FULL,)))
-    assert [(entry.at_s, entry.reasons[0].kind) for entry in log.decisions_of("j")] == [
-        (0.0, "FreeGpus"),
-        (2.0, "BehindHead"),
-        (3.0, "FreeGpus"),
+def test_a_hold_is_noted_after_an_action_and_when_the_kinds_of_its_reasons_change() -> None:
+    log, full = DecisionLog(), Hold((FULL,))
+    made = [
+        full, Hold((FreeGpus(1, 0, 3, False),)), Hold((BehindHead("h"),)), full,
+        Start(at("n1:0"), (FreeGpus(1, 8, 8, True),)), Requeue((Preempted(1, 0),)), full,
+    ]  # fmt: skip
+    for now_s, decision in enumerate(made):
+        note(log, float(now_s), j=decision)
+    verbs = ["hold", "hold", "hold", "start", "requeue", "hold"]
+    assert [(entry.at_s, entry.verb) for entry in log.decisions_of("j")] == [
+        *zip((0, 2, 3, 4, 5, 6), verbs, strict=True)
     ]
-
-
-def test_a_hold_after_an_action_is_noted_again() -> None:
-    log = DecisionLog()
-    note(log, 0.0, j=Hold((FULL,)))
-    note(log, 1.0, j=Start(at("n1:0"), (FreeGpus(1, 8, 8, True),)))
-    note(log, 2.0, j=Requeue((Preempted(1, 0),)))
-    note(log, 3.0, j=Hold((FULL,)))
-    assert [entry.verb for entry in log.decisions_of("j")] == ["hold", "start", "requeue", "hold"]
 
 
 def test_a_plan_that_is_handed_out_again_is_passed_over() -> None:
@@ -80,10 +74,10 @@ def test_decisions_are_read_again_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     write_decisions(path, log)
     for job in log.jobs:
-        assert load_decisions(path, job) == log.decisions_of(job)
-    last = load_decisions(path, 'quote"and-ä')[-1]
+        assert load_decisions(path, job)[0] == log.decisions_of(job)
+    last = load_decisions(path, 'quote"and-ä')[0][-1]
     assert (last.verb, last.placement, last.beside) == ("start", "n1:0,2-3", "j")
-    assert load_decisions(path, "j")[-1].verb == "part"
+    assert load_decisions(path, "j")[0][-1].verb == "part"
     assert all(json.loads(line)["job"] in log.jobs for line in path.read_text().splitlines())
 
 
@@ -94,17 +88,6 @@ def test_an_unknown_job_or_file_is_an_error_with_a_remedy(tmp_path: Path) -> Non
         load_decisions(path, "j")
     with pytest.raises(TraceError, match=r"cannot be read .*; give --run the folder"):
         load_decisions(tmp_path / "none", "j")
-
-
-def test_every_job_of_a_run_has_its_decisions_and_its_start_among_them() -> None:
-    tape, log = Tape(), DecisionLog()
-    outcomes, tape = replay("fifo", a_trace(*(by(f"j{i}", 8, 50.0) for i in range(4))))
-    for snapshot, plan, applied in tape.cycles:
-        log.record(snapshot, plan, applied)
-    assert set(log.jobs) == set(outcomes)
-    for job, outcome in outcomes.items():
-        assert log.decisions_of(job)[-1].verb == "start"
-        assert log.decisions_of(job)[-1].at_s == outcome.start_s
 
 
 def test_all_that_is_decided_is_frozen() -> None:
@@ -132,56 +115,35 @@ def test_a_large_job_that_borrows_is_read_as_b7b0384e_stored_it() -> None:
     assert Reason.from_json(stored) == Borrows(600.0, ("b",), 4)
 
 
-ASKED = {"profiling": {"enabled": False, "restarts": "asked"}, "packing": {"unparted_harm": 0.0}}
-ALLOWED = {"profiling": {"enabled": False, "restarts": "allowed"}, "packing": {"unparted_harm": 0.0}}
-ONE_USER = {"packing": {"same_user_only": True}}
+BARE = {"enabled": False}
+ASKED = {"profiling": {**BARE, "restarts": "asked"}, "packing": {"unparted_harm": 0.0}}
+ALLOWED = {"profiling": {**BARE, "restarts": "allowed"}, "packing": {"unparted_harm": 0.0}}
+HELD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "parted before": ({"alone": True}, {}),
+    "not shareable": ({"shareable": False}, {}),
+    "not measured": ({"profile": None}, {}),
+    "unstable": ({"profile": replace(LIGHT, unstable=True)}, {}),
+    "too much GPU memory": ({"profile": replace(LIGHT, gpu_mem_mib=22000.0)}, {}),
+    "too many CPUs": ({"cpus": 4}, {}),
+    "too much host memory": ({"mem_mib": 4000}, {}),
+    "another user": ({"user": "bob"}, {"packing": {"same_user_only": True}}),
+    "not to be started over": ({"restart_asked": False}, ASKED),
+    "never requeued": ({"requeueable": False}, ALLOWED),
+    "two nodes": ({"gpus": 2, "min_nodes": 2}, {"reservation": BARE}),
+}
 
-HELD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("parted before", {"alone": True}, {}),
-    ("not shareable", {"shareable": False}, {}),
-    ("not measured", {"profile": None}, {}),
-    ("unstable", {"profile": replace(LIGHT, unstable=True)}, {}),
-    ("too much GPU memory", {"profile": replace(LIGHT, gpu_mem_mib=22000.0)}, {}),
-    ("too many CPUs", {"cpus": 4}, {}),
-    ("too much host memory", {"mem_mib": 4000}, {}),
-    ("another user", {"user": "bob"}, ONE_USER),
-    ("not to be started over", {"restart_asked": False}, ASKED),
-    ("never requeued", {"requeueable": False}, ALLOWED),
-]
 
-
-@pytest.mark.parametrize(("differs", "rules"), [item[1:] for item in HELD], ids=[item[0] for item in HELD])
+@pytest.mark.parametrize(("differs", "rules"), HELD.values(), ids=HELD)
 def test_a_job_is_not_held_by_what_stopped_one_that_differs(differs: dict[str, Any], rules: dict[str, Any]) -> None:
-    """Both would stand beside the only running job; the first in the queue may not, the next one may."""
-    usual: dict[str, Any] = {"user": "ann", "profile": LIGHT, "restart_asked": True, "cpus": 1, "mem_mib": 1000}
-    host = runs("host", "n1:0", profile=LIGHT, job={"user": "ann", "requeueable": False, "cpus": 1, "mem_mib": 1000})
-    first = waits("first", **{**usual, **differs})
-    second = waits("second", submit_s=1.0, **usual)
-    known = {"host": guess(9000.0, 0), "first": guess(1000.0, 0), "second": guess(1000.0, 0)}
-    if first.profile is None:
-        known["first"] = guess(1000.0)
-    sections = {"profiling": {"enabled": False}, **rules}
-    partition = part(nodes(1, 1, cpus=4, mem_mib=4000), [first, second], [host])
-    made = decide("lucid", snap(100.0, partition, predictions=known), **sections)
-    assert isinstance(made.decisions["first"], Hold)
-    beside = made.decisions["second"]
-    assert isinstance(beside, Start), beside.reasons
-    assert beside.beside == "host"
-
-
-def test_a_share_score_that_fits_is_not_held_by_one_that_does_not() -> None:
-    host = runs("host", "n1:0", profile=LIGHT)
-    line = [waits("first", profile=LIGHT), waits("second", submit_s=1.0, profile=LIGHT)]
-    known = {"host": guess(9000.0, 1), "first": guess(1000.0, 2), "second": guess(1000.0, 0)}
-    snapshot = snap(100.0, part(nodes(1, 1), line, [host]), predictions=known)
-    made = decide("lucid", snapshot, profiling={"enabled": False})
-    assert isinstance(made.decisions["first"], Hold)
-    assert isinstance(made.decisions["second"], Start)
-
-
-def test_one_node_suffices_for_a_job_behind_one_that_wants_two() -> None:
-    line = [waits("first", 2, min_nodes=2), waits("second", 2, submit_s=1.0)]
-    snapshot = snap(100.0, part(nodes(2, 2), line, [runs("rigid", "n2:0-1")]))
-    made = decide("lucid", snapshot, profiling={"enabled": False}, reservation={"enabled": False})
-    assert isinstance(made.decisions["first"], Hold)
-    assert isinstance(made.decisions["second"], Start)
+    """Both would stand beside the only running job; the first in the queue may not, the next one may. The one that
+    wants two nodes has a like one behind it that wants one."""
+    here: dict[str, Any] = {"user": "ann", "cpus": 1, "mem_mib": 1000}
+    usual, gpus = {**here, "profile": LIGHT, "restart_asked": True}, differs.get("gpus", 1)
+    host = runs("host", f"n1:0-{gpus - 1}", profile=LIGHT, job={**here, "requeueable": False})
+    line = [waits("first", **{**usual, **differs}), waits("second", gpus, 1.0, **usual)]
+    room = part(nodes(1, gpus, cpus=4, mem_mib=4000), line, [host])
+    known = {"host": guess(9000.0, 0)}
+    made = decide("lucid", snap(100.0, room, predictions=known), **{"profiling": BARE, **rules}).decisions
+    assert isinstance(made["first"], Hold)
+    assert reason(made["second"], SameGpus, Start)
+    assert made["second"].beside == "host"

@@ -338,14 +338,11 @@ class Asked(FakeSlurm):
     def rights(self, user: str = "") -> tuple[str, str]:
         raise ClusterUnavailable("slurmdbd is down")
 
-    def gpu_limits(self) -> Limits:
-        return Limits(("QOS a (gres/gpu=1)",))
+    def gpu_limits(self) -> tuple[Limits, None]:
+        return Limits(("QOS a (gres/gpu=1)",)), None
 
     def partition_settings(self) -> dict[str, dict[str, str]]:
         return {}
-
-    def group_limits(self) -> None:
-        return None
 
 
 def test_without_slurmdbd_all_else_is_still_looked_at() -> None:

@@ -17,7 +17,8 @@ from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_served
 from lucid.setup.site import Look
 from lucid.setup.site import Site as SlurmSite
-from lucid.slurm.records.configuration import gpu_limits_from, partition_settings_from
+from lucid.slurm.records.configuration import gpu_limits_from
+from lucid.slurm.records.fields import partition_settings_from
 from lucid.slurm.records.job import SlurmJob
 
 __all__ = ["root"]

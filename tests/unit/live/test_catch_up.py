@@ -15,8 +15,9 @@ from builders import VC, nodes, part, snap, waits
 from daemon_site import Site
 from fake_slurm import FakeSlurm
 from lucid.config.live import DaemonSettings
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan
-from lucid.core.job import Job
+from lucid.core.job import Ended, Job
 from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
@@ -37,18 +38,18 @@ def recorded() -> Any:
 
 
 def test_what_accounting_answers_is_translated() -> None:
-    found = {job.name: job for job in accounted_from(recorded())}
-    assert {name: (job.gpus, job.cpus, job.mem_mib) for name, job in found.items()} == {
+    found = {one.ended.job.name: one.ended for one in accounted_from(recorded())}
+    assert {name: (one.job.gpus, one.job.cpus, one.job.mem_mib) for name, one in found.items()} == {
         "slots": (2, 1, 1000),
         "guest": (2, 1, 1000),
         "cancelled": (1, 1, 1000),
         "gpus": (2, 2, 2000),
         "no gpu; rm -rf `$HOME` 'ü' \\": (0, 1, 1000),
     }, "those that were cancelled before they ran are left out"
-    job = found["cancelled"]
-    assert (job.id, job.partition, job.user, job.state) == ("3", "vc", "root", "CANCELLED")
-    assert 1 <= job.end_s - job.start_s <= 60
-    assert job.submit_s <= job.start_s
+    one = found["cancelled"]
+    assert (one.job.id, one.job.vc, one.job.user, one.state) == ("3", "vc", "root", "CANCELLED")
+    assert 1 <= one.ran_s <= 60
+    assert one.job.submit_s <= one.end_s - one.ran_s
 
 
 def test_a_task_of_an_array_goes_by_its_own_id_and_types_are_not_counted_twice() -> None:
@@ -57,10 +58,10 @@ def test_a_task_of_an_array_goes_by_its_own_id_and_types_are_not_counted_twice()
     gres = [("gpu", 4), ("gpu:a100", 4)]
     raw["tres"]["requested"] = [{"type": "gres", "name": name, "count": count} for name, count in gres]
     raw["comment"]["administrator"] = "lucid:vc=vc;held=1"
-    (job,) = accounted_from({"jobs": [raw]})
-    assert (job.id, job.gpus, job.tag) == ("26_3", 4, "lucid:vc=vc;held=1")
+    (one,) = accounted_from({"jobs": [raw]})
+    assert (one.ended.job.id, one.ended.job.gpus, one.tag) == ("26_3", 4, "lucid:vc=vc;held=1")
     raw["tres"]["requested"] = raw["tres"]["requested"][1:]
-    assert accounted_from({"jobs": [raw]})[0].gpus == 4
+    assert accounted_from({"jobs": [raw]})[0].ended.job.gpus == 4
 
 
 @pytest.mark.parametrize("document", [None, {}, {"jobs": 5}, {"jobs": [], "errors": [{"error": "no slurmdbd"}]}])
@@ -71,6 +72,12 @@ def test_an_answer_that_is_none_is_an_error(document: Any) -> None:
 
 
 JOB = accounted_from(recorded())[0]
+
+
+def other(tag: str = JOB.tag, **changes: Any) -> Accounted:
+    return Accounted(replace(JOB.ended, job=replace(JOB.ended.job, **changes)), tag)
+
+
 SETTINGS = DaemonSettings(partitions={"vc": "pack"}, profiling_partition="prof")
 
 
@@ -78,20 +85,20 @@ SETTINGS = DaemonSettings(partitions={"vc": "pack"}, profiling_partition="prof")
     ("job", "note", "home"),
     [
         (JOB, None, "vc"),
-        (replace(JOB, partition="prof", tag="lucid:vc=vc;held=1"), None, "vc"),
-        (replace(JOB, partition="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"),
-        (replace(JOB, partition="prof"), None, None),
-        (replace(JOB, tag="lucid:vc=gone;held=1"), None, "vc"),
-        (replace(JOB, partition="other"), None, None),
-        (replace(JOB, gpus=0), None, None),
+        (other("lucid:vc=vc;held=1", vc="prof"), None, "vc"),
+        (other(vc="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"),
+        (other(vc="prof"), None, None),
+        (other("lucid:vc=gone;held=1"), None, "vc"),
+        (other(vc="other"), None, None),
+        (other(gpus=0), None, None),
     ],
 )
 def test_a_job_belongs_to_the_vc_that_is_noted_or_tagged(job: Accounted, note: JobNote | None, home: str) -> None:
     found = ended_from(job, note, SETTINGS)
     assert (found and found.job.vc) == home
     if found is not None:
-        assert found.job.submit_s == (5.0 if note else JOB.submit_s)
-        assert found.ran_s == JOB.end_s - JOB.start_s
+        assert found.job.submit_s == (5.0 if note else JOB.ended.job.submit_s)
+        assert found.ran_s == JOB.ended.ran_s
 
 
 @dataclass
@@ -110,10 +117,10 @@ class Books:
         since_s = self.slurm.now - past_s
         self.slurm.advance(self.takes_s)
         return [
-            Accounted(
-                r.id, r.number, r.partition, r.user, r.account, r.name, r.admin_comment, r.gpus, r.cpus, r.mem_mib,
-                r.time_limit_s, r.submit_s, r.start_s, r.end_s, r.state,
-            )
+            Accounted(Ended(Job(
+                r.id, r.partition, r.gpus, r.submit_s, r.number, r.user, r.account, r.name, cpus=r.cpus,
+                mem_mib=r.mem_mib, time_limit_s=r.time_limit_s,
+            ), r.end_s, r.end_s - r.start_s, r.state), r.admin_comment)
             for r in self.slurm.kept.values()
             if r.ended and r.end_s >= since_s and r.partition in partitions
         ]  # fmt: skip
@@ -202,6 +209,10 @@ def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
 
 
 def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "off").mkdir()
+    off = Absent(tmp_path / "off", catch_up_days=0)
+    off.turns(10.0)
+    assert off.books.asked == []
     site = Absent(tmp_path, catch_up_days=0.5)
     site.turns(10.0)
     assert site.books.asked == [43200.0], "a daemon that was never there begins with that"
@@ -228,12 +239,6 @@ def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
     site.start("another")
     site.turns(30.0)
     assert [job for job, _ in site.known()] == ["lent"]
-
-
-def test_it_may_be_turned_off(tmp_path: Path) -> None:
-    site = Absent(tmp_path, catch_up_days=0)
-    site.turns(10.0)
-    assert site.books.asked == []
 
 
 @pytest.mark.parametrize("error", [ClusterUnavailable("slurmdbd is away"), ActionRefused("no accounting")])
@@ -267,7 +272,7 @@ def test_a_second_try_that_succeeds_is_learned_from(site: Absent) -> None:
 def told(at_s: float, starting: tuple[str, ...] = (), **starts: Span | None) -> dict[str, Span | None] | None:
     """What is told at 100 s of the jobs a and b, where it was foreseen at ``at_s``; through JSON."""
     snapshot = snap(100.0, part(nodes(1, 8), [waits("a", 8, 0.0), waits("b", 8, 1.0)]))
-    written = json.loads(json.dumps(StartsAhead(at_s, starts).to_dict()))
+    written = json.loads(json.dumps(to_json(StartsAhead(at_s, starts))))
     actions = tuple(Action(job_id, VC, start("n1:0-7")) for job_id in starting)
     plan = Plan(100.0, {VC: PartitionPlan({action.job_id: action.decision for action in actions}, actions)})
     found = starts_from_view(written, snapshot, plan)
@@ -304,5 +309,5 @@ def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
 
 
 def test_how_far_was_planned_ahead_is_kept() -> None:
-    written = StartsAhead(1.0, {}, 50.0, {"a": 20.0, "b": math.inf})
-    assert StartsAhead.from_dict(json.loads(json.dumps(written.to_dict()))) == written
+    written = json.dumps(to_json(StartsAhead(1.0, {}, 50.0, {"a": 20.0, "b": None})))
+    assert [from_json(StartsAhead, json.loads(written)).ahead_of(job) for job in "abc"] == [20.0, math.inf, 50.0]

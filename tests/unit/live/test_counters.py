@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.exposition import big_store
 from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, settings
 from daemon_site import Site
 from filled_site import bounded_site
+from lucid.cli.main import lucidctl
+from lucid.cli.site import efficiency
 from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
@@ -295,31 +298,21 @@ def test_what_lucidd_did_is_told(site: Site) -> None:
     assert value(found, "lucid_partitions", mode="pack") == 1.0
 
 
-def test_pairs_are_told_with_what_was_promised_and_what_was_measured(site: Site) -> None:
-    found = samples(render(source_of(site)))
-    pairs = [e for e in site.store.view("snapshot")["partitions"]["vc"]["running"] if e["partner"]]
-    assert pairs
-    told = {
-        kind: value(found, "lucid_pairs", partition="vc", speed=kind) for kind in ("measured", "promised", "unknown")
-    }
-    assert sum(v or 0.0 for v in told.values()) == len(pairs) / 2
-    assert told["promised"], "every pair was promised a speed when it was made"
-    one = pairs[0]
-    labels = {"partition": "vc", "job": one["job"]["id"], "partner": one["partner"]}
-    promised = value(found, "lucid_pair_job_promised_speed_ratio", **labels)
-    assert 0.5 < promised <= 1.0
-    assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) is None, "not measured is absent, not 0"
-    shared = value(found, "lucid_shared_gpu_seconds_total", speed="promised")
-    saved = value(found, "lucid_sharing_saved_gpu_seconds_total", speed="promised")
-    lost = value(found, "lucid_sharing_lost_gpu_seconds_total", speed="promised")
-    assert saved + lost == pytest.approx(shared, rel=1e-3), "speeds of at most 1: a + b - 1 and 2 - a - b"
-
-
 def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path)
     site.submit("1", 2, run_s=9000.0)
     site.submit("2", 2, run_s=9000.0)
     site.turns(300.0, every_s=10.0)
+    found = samples(render(source_of(site)))
+    labels = {"partition": "vc", "job": "1", "partner": "2"}
+    assert 0.5 < value(found, "lucid_pair_job_promised_speed_ratio", **labels) <= 1.0
+    assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) is None, "not measured is absent, not 0"
+    assert value(found, "lucid_pairs", partition="vc", speed="promised") == 1.0
+    shared, saved, lost = (
+        value(found, f"lucid_{name}_gpu_seconds_total", speed="promised")
+        for name in ("shared", "sharing_saved", "sharing_lost")
+    )
+    assert saved + lost == pytest.approx(shared, rel=1e-3), "speeds of at most 1: a + b - 1 and 2 - a - b"
     seen = [
         ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=beside), f"{job} together")
         for job, beside, speed in (("1", "2", 0.75), ("2", "1", 0.875))
@@ -328,7 +321,7 @@ def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: py
     site.turns(300.0, every_s=10.0)
     found = samples(render(source_of(site)))
     assert value(found, "lucid_pairs", partition="vc", speed="measured") == 1.0
-    assert value(found, "lucid_pair_job_measured_speed_ratio", partition="vc", job="1", partner="2") == 0.75
+    assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) == 0.75
     assert value(found, "lucid_pair_speed_lowest_ratio", partition="vc", speed="measured") == 0.75
     assert value(found, "lucid_pair_speed_mean_ratio", partition="vc", speed="measured") == 0.8125
     shared = value(found, "lucid_shared_gpu_seconds_total", speed="measured")
@@ -337,28 +330,16 @@ def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: py
     assert value(found, "lucid_sharing_lost_gpu_seconds_total", speed="measured") == pytest.approx(0.375 * shared)
 
 
-def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
-    text = render(source_of(site))
-    found = samples(text)
-    assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
-    not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
-    held = value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
-    assert 0 < not_measured < held
-    assert b"ada" not in text
-    assert b"bob" not in text
-
-
 def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waste, "IDLE_START_S", 600.0)
     monkeypatch.setattr(waste, "LEAST_GPU_H", 0.1)
     found = samples(render(MetricsSource(site.settings, now_s=lambda: site.slurm.now)))
     wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
     assert wasted == pytest.approx(2 * 900.0)
-    from click.testing import CliRunner
-
-    from lucid.cli.main import lucidctl
-    from lucid.cli.site import efficiency
-
+    assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
+    not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
+    assert 0 < not_measured < value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
+    assert not [labels for _, labels in found if {"ada", "bob"} & {*dict(labels).values()}], "it names no user"
     monkeypatch.setattr(efficiency, "live_settings", lambda _config: site.settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
     data = json.loads(told.output)

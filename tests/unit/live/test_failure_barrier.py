@@ -29,11 +29,9 @@ from lucid.daemon.barrier import (
     lives_in_trouble,
     persistently,
 )
-from lucid.daemon.learning.models import WithContention
 from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.left_out import LeftOut
-from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.planner import PolicyHost, Predictions
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
 from lucid.orchestrator.policies.shadow import Kept, Shadow
@@ -61,31 +59,13 @@ def site(tmp_path: Path, fed: list[str]) -> Site:
     return Site(tmp_path)
 
 
-class Tripped:
-    """A slurmctld of which one method raises."""
-
-    def __init__(self, slurm: Any, error: Exception | None) -> None:
-        self.slurm, self.error = slurm, error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.slurm, name)
-
-    def jobs(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.slurm.jobs()
-
-
 def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site) -> None:
     """One daemon goes through them all."""
     beat = site.folder / "run/heartbeat"
     site.submit("1")
     site.daemon.turn()
-    client = Tripped(site.slurm, None)
-    site.daemon.parts.client = client  # type: ignore[assignment]
-    site.daemon._cycles = None  # a cluster over the tripped client
     for error in KINDS:
-        before, client.error = read_heartbeat(beat), error
+        before, site.slurm.down = read_heartbeat(beat), error
         site.slurm.advance(5.0)
         waits = [site.daemon.turn() for _ in range(3)]
         assert all(0 < wait_s <= 30.0 for wait_s in waits), error
@@ -93,7 +73,7 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site)
         shown = json.loads(site.ctl("status", "--json"))
         assert (str(error) or type(error).__name__) in shown["last_error"]
         assert shown["failed_turns"] == 3
-        client.error = None
+        site.slurm.down = False
         site.slurm.advance(30.0)
         site.daemon.turn()
         assert (site.daemon._barrier.failed, site.store.view("status")["last_error"]) == (0, ""), error
@@ -110,9 +90,7 @@ def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(sit
         site.submit(job_id, 4, run_s=200.0)
     site.slurm.submit("3", "vc", 1, held=False, eligible_s=site.slurm.now + 400.0)
     site.turns(60.0)
-    client = Tripped(site.slurm, ClusterUnreadable(words))
-    site.daemon.parts.client = client  # type: ignore[assignment]
-    site.daemon._cycles = None
+    site.slurm.down = ClusterUnreadable(words)
     assert [n for n, job in site.slurm.records.items() if job.held] == ["2_0", "2_1", "3"]
     before, beat = dict(site.slurm.records), read_heartbeat(site.folder / "run/heartbeat")
     writes, well = list(site.slurm.writes), len(fed)
@@ -124,13 +102,13 @@ def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(sit
     assert read_heartbeat(site.folder / "run/heartbeat") == beat
     assert len(fed) == well + turns, "to start it anew would not help"
     assert any(words in item.what for item in check_state(site.settings, site.slurm.now))
-    client.error = None
+    site.slurm.down = False
     site.turns(600.0)
     assert {job.state for job in site.slurm.records.values()} == {"COMPLETED", "RUNNING"}
 
 
 def test_an_interrupt_is_no_trouble(site: Site) -> None:
-    site.daemon.parts.client = Tripped(site.slurm, KeyboardInterrupt())  # type: ignore[assignment, arg-type]
+    site.slurm.down = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         site.daemon.turn()
 
@@ -264,26 +242,6 @@ def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
     assert brittle.learned == ["1"]
     assert set(left_out.summary()["predictions of the models"]["first"]) == {"job 2", "a pair"}
-
-
-def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -> None:
-    class PairsFail(WithContention):
-        def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-            raise MemoryError
-
-    site.predictor = PairsFail(HistoryPredictor(2000.0))
-    site.start()
-    for job_id in "123":
-        site.submit(job_id, 4, run_s=3000.0)
-    site.turns(200.0)
-    (part,) = [p for p in site.daemon.cluster.observe().partitions.values() if p.pending]
-    assert not [entry for entry in part.running if entry.partner]
-    (waits,) = part.pending
-    said = "how fast it would run with job"
-    assert said in site.ctl("explain", waits.job.id), "in place of a speed that nobody worked out"
-    story = json.loads(site.ctl("explain", waits.job.id, "--json"))
-    assert [r["holds"] for d in story["decisions"] for r in d["reasons"] if r["kind"] == "PairSpeed"][-1] is False
-    assert "a pair" in site.store.view("status")["left_out"]["predictions of the models"]["first"]
 
 
 def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:

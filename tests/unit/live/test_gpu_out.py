@@ -64,14 +64,15 @@ def test_a_persons_return_forgives_what_was_and_not_what_comes() -> None:
     assert names(judge({}, {"n1:2": 150.0}, told(again), GPUS, 200.0, RULES).outs) == ["n1:2"]
 
 
-def test_another_card_in_its_place_is_well() -> None:
-    outs = {"n1:2": GpuOut("n1", 2, 100.0, "x", uuid="GPU-old")}
-    assert judge(outs, {}, told(), GPUS, 101.0, RULES).returned[0][1] == "another card stands in its place"
-
-
-def test_what_a_person_took_out_only_a_person_returns() -> None:
-    outs = {"n1:2": GpuOut("n1", 2, 100.0, "noisy fan", by="root", uuid="GPU-old")}
-    assert judge(outs, {}, told(), GPUS, 1e6, RULES).outs == outs
+@pytest.mark.parametrize(
+    ("by", "silent_s", "returned"),
+    [("", None, ["another card stands in its place"]), ("root", None, []), ("", 90.0, [])],
+    ids=["another card is well", "only a person returns what a person took out", "the driver is silent"],
+)
+def test_another_card_in_the_place_of_one_that_is_out(by: str, silent_s: float | None, returned: list[str]) -> None:
+    outs = {"n1:2": GpuOut("n1", 2, 100.0, "x", by=by, uuid="GPU-old")}
+    found = judge(outs, {}, told(silent_s=silent_s), GPUS, 1e6, RULES)
+    assert ([why for _, why in found.returned], found.outs) == (returned, {} if returned else outs)
 
 
 def test_a_broken_sampler_takes_out_a_bounded_share() -> None:
@@ -84,11 +85,6 @@ def test_a_broken_sampler_takes_out_a_bounded_share() -> None:
     assert sorted(out.node for out in found.new) == ["n1"] * 4 + ["n2"] * 4
     person = {f"n9:{i}": GpuOut("n9", i, 1.0, "x", by="root") for i in range(8)}
     assert len(judge(person, {}, health, GPUS, 101.0, RULES).new) == 4, "persons' are not counted"
-
-
-def test_while_the_driver_is_silent_nothing_returns() -> None:
-    outs = {"n1:2": GpuOut("n1", 2, 100.0, "x", uuid="GPU-old")}
-    assert judge(outs, {}, told(silent_s=90.0), GPUS, 1e6, RULES).outs == outs
 
 
 # -- a whole lucidd --------------------------------------------------------------------------------------------------

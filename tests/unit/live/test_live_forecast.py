@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from builders import a_job, a_trace, by
 from daemon_site import Site
 from lucid.cli.replay.replay_options import read_scenario
 from lucid.config.load import settings_from
-from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
 from lucid.core.snapshot import ArrivalForecast, Snapshot
 from lucid.daemon.learning.models import LiveModels, live_forecaster
@@ -28,7 +25,6 @@ from lucid.orchestrator.annotate import Annotator
 from lucid.simulator import predictors as learned
 from lucid.simulator.predictors import WalkForwardForecaster
 from lucid.simulator.scenario import ReplayOptions, Scenario, Throughput
-from lucid.store.view import view_from, view_to_dict
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -66,20 +62,15 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
     return seen
 
 
-def test_a_live_cycle_knows_what_has_been_submitted_of_late(tmp_path: Path, snapshots: list[Snapshot]) -> None:
-    site = Site(tmp_path)
-    busy(site, 12)
-    site.daemon.turn()
-    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 12.0)
-
-
-def test_jobs_that_are_profiled_in_place_will_not_queue_for_profiling_nodes(
-    tmp_path: Path, snapshots: list[Snapshot]
+@pytest.mark.parametrize(("restarts", "profiled"), [("allowed", 12.0), (None, 0.0)], ids=["moved", "in place"])
+def test_a_live_cycle_knows_what_has_been_submitted_of_late(
+    tmp_path: Path, snapshots: list[Snapshot], restarts: str | None, profiled: float
 ) -> None:
-    site = Site(tmp_path, restarts=None)
+    """Jobs that are profiled in place will not queue for profiling nodes."""
+    site = Site(tmp_path, restarts)
     busy(site, 12)
     site.daemon.turn()
-    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 0.0)
+    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, profiled)
 
 
 def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots: list[Snapshot]) -> None:
@@ -88,13 +79,6 @@ def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots
     site.submit("1", 2, run_s=30.0)
     site.turns(BIN_S + 100.0)
     assert snapshots[-1].arrivals.per_hour("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
-
-
-def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
-    """Planning again without it would come to another profiling stage."""
-    seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
-    again = view_from(json.dumps(view_to_dict(seen, Plan(seen.now_s)))).snapshot()
-    assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)
 
 
 # -- the library's version -----------------------------------------------------------------------------------------
@@ -122,13 +106,10 @@ def serve(folder: Path, model: ThroughputModel) -> None:
 def test_L22_the_version_in_service_forecasts_and_means_do_until_there_is_one(tmp_path: Path) -> None:
     assert forecast(tmp_path, 30) == ArrivalForecast("seasonal means", {"vc": 8.0}, 8.0)
     serve(tmp_path, constant(2.0))
-    assert forecast(tmp_path, 30) == ArrivalForecast("throughput v1", {"vc": 18.0}, 18.0), "2 x 1.5 in ten minutes"
-
-
-def test_means_answer_until_submissions_reach_back_as_far_as_the_model_looks(tmp_path: Path) -> None:
-    serve(tmp_path, constant(2.0))
-    assert forecast(tmp_path, 21).by == "seasonal means"
-    assert forecast(tmp_path, 23).by == "throughput v1"
+    assert forecast(tmp_path, 23) == ArrivalForecast("throughput v1", {"vc": 18.0}, 18.0), "2 x 1.5 in ten minutes"
+    assert forecast(tmp_path, 21).by == "seasonal means", "submissions do not reach back as far as the model looks"
+    Library(tmp_path).suspend("throughput", "it drifted")
+    assert forecast(tmp_path, 23).by == "seasonal means"
 
 
 def test_a_version_trained_on_what_lucidd_does_not_count_is_passed_over(tmp_path: Path) -> None:
@@ -138,12 +119,6 @@ def test_a_version_trained_on_what_lucidd_does_not_count_is_passed_over(tmp_path
     models.make()
     assert models.serving["throughput"].trouble
     assert "asks for ended_lag0, which lucidd does not count" in models.serving["throughput"].why
-
-
-def test_a_suspended_version_is_passed_over(tmp_path: Path) -> None:
-    serve(tmp_path, constant(2.0))
-    Library(tmp_path).suspend("throughput", "it drifted")
-    assert forecast(tmp_path, 30).by == "seasonal means"
 
 
 def test_a_forecast_that_fails_is_told_and_means_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,8 @@ def test_the_other_is_planned_and_held_jobs_are_let_go_after_five_minutes_and_ta
     assert [line.facts["partition"] for line in errors] == ["vc"]  # type: ignore[attr-defined]
     assert "Traceback" in errors[0].facts["traceback"]  # type: ignore[attr-defined]
 
+    site.daemon.stop()
+    site.start("two")  # the error is as old as it is
     turns(site, 40.0 + HEAL_S)
     assert held(site) == ["82"]
     assert [site.slurm.records[job].held for job in ("71", "72", "73")] == [False] * 3
@@ -158,26 +160,6 @@ def test_the_other_is_planned_and_held_jobs_are_let_go_after_five_minutes_and_ta
     assert site.daemon.modes == {"vc": Mode.PACK, "w": Mode.PACK}
     assert site.store.view("status")["plan_errors"] == {}
     assert "lucid_partition_unplanned_seconds" not in metrics(site)
-
-
-@pytest.mark.slow
-def test_an_error_that_outlives_lucidd_is_as_old_as_it_is(site: Site, rain: Rain) -> None:
-    fill(site)
-    rains(site, rain, "vc")
-    turns(site, HELD_AT_MOST_S - 60.0)
-    site.daemon.stop()
-    site.start("two")
-    turns(site, 30.0)
-    assert held(site) == ["71", "72", "73", "81", "82"]
-    turns(site, 30.0 + HEAL_S)
-    assert held(site) == ["81", "82"]
-    site.daemon.stop()
-    site.start("three")
-    turns(site, HEAL_S)
-    assert held(site) == ["81", "82"]
-    rain.on = set()
-    turns(site, HEAL_S)
-    assert held(site) == ["71", "72", "73", "81", "82"]
 
 
 def test_a_pool_that_fails_is_one(tmp_path: Path, rain: Rain) -> None:

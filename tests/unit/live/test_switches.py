@@ -40,23 +40,18 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path, partitions={"vc": "observe"})
 
 
-def test_a_switch_outlives_a_restart_with_the_same_file(site: Site) -> None:
+def test_a_switch_outlives_a_restart_and_the_file_wins_once_it_says_something_else(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.turns(10.0)
     site.ctl("mode", "vc", "order")
     site.turns(10.0)
-    assert site.daemon.modes == {"vc": Mode.ORDER}
     restarted(site, "observe", "observe").turns(10.0)
-    assert site.daemon.modes == {"vc": Mode.ORDER}
-
-
-def test_the_file_wins_once_it_says_something_else(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.turns(10.0)
-    site.ctl("mode", "vc", "order")
-    site.turns(10.0)
+    assert site.daemon.modes == {"vc": Mode.ORDER}, "the file says the same"
     restarted(site, "observe", "pack").turns(10.0)
     assert site.daemon.modes == {"vc": Mode.PACK}
     assert site.store.settings() == {}
-    (told,) = [record.facts["what"] for record in caplog.records if record.message == "mode switched by hand"]
+    *_, told = [record.facts["what"] for record in caplog.records if record.message == "mode switched by hand"]
     assert "said observe when it was switched to order by hand, and says pack now" in told
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,17 +23,14 @@ from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.kind import TooFew, split
-from lucid.models.library import Library, Trained
 from lucid.models.training import (
     Action,
-    Decision,
     Drift,
     Evidence,
     category_psi,
     due,
     error_ratio,
     psi,
-    run_due,
 )
 
 OPTION = FACT_NAMES.index("option")
@@ -288,27 +284,6 @@ def test_psi_sees_shifts_missing_values_and_new_names() -> None:
     assert psi(np.full(5, np.nan), old) > 0.25
     assert psi(old, []) == psi([], old) == category_psi([], ["a"]) == 0.0
     assert category_psi(["a", "b", None] * 100, ["c"] * 100) > 0.25
-
-
-@pytest.mark.parametrize(
-    ("drift", "jobs", "expected"),
-    [(CALM, 10, []), (CALM, 2000, ["train"]), (Drift(2.0, 500), 10, [str(Action.FALL_BACK), "train"])],
-)
-def test_the_runner_does_what_was_decided(tmp_path: Path, drift: Drift, jobs: int, expected: list[str]) -> None:
-    called: list[str] = []
-
-    def train(library: Library) -> Trained:
-        called.append("train")
-        with library.training():
-            return Trained(1, 1.0, None, True, "")
-
-    def fall_back(decision: Decision) -> None:
-        called.append(str(decision.action))
-
-    decision, outcome = run_due(Library(tmp_path), evidence(new_jobs=jobs, drift=drift), train, fall_back=fall_back)
-    assert called == expected
-    assert (outcome is not None) == ("train" in expected)
-    assert (decision.action is Action.NOTHING) == (expected == [])
 
 
 @pytest.mark.parametrize("ended", [40, 60, 99])

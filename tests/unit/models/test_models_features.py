@@ -22,7 +22,7 @@ from lucid.errors import ModelError, TraceError
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration import features as names
 from lucid.models.duration.features import FACT_NAMES, NameBuckets, from_log, to_log
-from lucid.models.duration.history import DurationHistory, replay
+from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable, read_jobs
 from lucid.models.kind import TooFew
 from lucid.models.throughput.bins import BIN_S, Bins, bins_of_jobs, newest_columns, read_bins, throughput_columns
@@ -58,7 +58,7 @@ job_rows = st.lists(
 @given(rows=job_rows)
 def test_replay_sees_what_brute_force_sees(rows: list[tuple[str, float, float, float]]) -> None:
     jobs = jobs_of(rows).by_submit()
-    facts = replay(jobs)
+    facts = DurationHistory().replay(jobs)
     for row in range(len(jobs)):
         past = jobs.end_s < jobs.submit_s[row]
         own = past & (jobs.user == jobs.user[row])
@@ -85,7 +85,7 @@ def test_no_leak_what_ends_later_changes_nothing_before(
         limit_s=jobs.limit_s,
     )
     before = jobs.submit_s <= now
-    np.testing.assert_array_equal(replay(jobs)[before], replay(changed)[before])
+    np.testing.assert_array_equal(DurationHistory().replay(jobs)[before], DurationHistory().replay(changed)[before])
 
 
 @given(rows=job_rows)
@@ -95,8 +95,7 @@ def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, 
     late = jobs_of([("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
     both = jobs_of([*rows, ("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
     history = DurationHistory.from_jobs(jobs)
-    assert len(history) == len(rows)
-    np.testing.assert_array_equal(history.facts(late), replay(both)[len(rows) :])
+    np.testing.assert_array_equal(history.facts(late), DurationHistory().replay(both)[len(rows) :])
 
 
 def test_alike_names_share_a_bucket_strangers_have_none_and_there_are_not_too_many(

@@ -203,9 +203,9 @@ class Host:
         lines = [line for line in text.splitlines() if "Name=gpu" in line]
         self.files = [line.rpartition("File=")[2] for line in lines]
         """By their place among Slurm's GPUs, which is that of their line."""
-        kinds, shards = gpu_types(addresses(made.numbers["n1"]))
+        kinds = gpu_types(addresses(made.numbers["n1"]))
         assert [f"Type={kind} " in line for kind, line in zip(kinds, lines, strict=True)] == [True] * len(lines)
-        self.node = fake_node("n1", "vc", gpu_types=tuple(kinds), shard_types=frozenset(shards))
+        self.node = fake_node("n1", "vc", gpu_types=tuple(kinds), shard_types=frozenset(kinds))
 
     def payload(self, places: tuple[int, ...]) -> str:
         numbers = tuple(self.node.gpu_numbers[place] for place in places)

@@ -1,40 +1,38 @@
-"""Which jobs go before a blocked one."""
+"""Which jobs go before a blocked one; nodes that close at times, and nodes that sleep."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from builders import (
-    VC,
-    FixedPredictor,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    runs,
-    snap,
-    waits,
-)
+from examples import tried
 from lucid.config.load import settings_from
 from lucid.config.policy import BackfillSettings
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
-from lucid.core.node import Node, Window
-from lucid.core.reasons.queue import Backfill, NodesOut, SlurmBars, SlurmPriority
-from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node, Window, next_edge_s
+from lucid.core.placement import NodeGpus
+from lucid.core.reasons.queue import Backfill, Closes, NodesOut, SlurmBars, SlurmPriority
+from lucid.core.snapshot import Partition, Snapshot, opens_s
+from lucid.orchestrator.capacity.placement import consolidated, emptiest
+from lucid.orchestrator.capacity.timeline import Timeline
+from lucid.orchestrator.forecast.plan_ahead import forecast
+from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.backfill import limit_s as limit_of
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.registry import ESTIMATES, Estimates, requirements_of
+from lucid.orchestrator.registry import BUILT_IN, ESTIMATES, Estimates, requirements_of
+from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import VC, a_job, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, policy, reason, settings, snap
+from scenes.replays import a_trace
 
 HOUR = 3600.0
 
@@ -52,20 +50,19 @@ def blocked(*behind: object, closes: Window | None = None, **settings: object) -
     return decide("backfill", scene, backfill=settings)
 
 
-def test_a_job_that_ends_by_its_limit_before_the_head_starts_goes_first() -> None:
-    plan = blocked(waits("short", 2, 2.0, time_limit_s=1.9 * HOUR))
-    assert starts(plan) == {"short": "n2"}
-    test = reason(plan.decisions["short"], Backfill)
-    assert (test.ahead, test.limit_s, bool(test)) == (1, 1.9 * HOUR, True)
-    assert kinds(plan.decisions["head"]) == ["FairOrder", "FreeGpus"]
+REBOOT = Window(6 * HOUR, None, "reboot")
 
 
-def test_nobody_goes_before_a_head_that_has_its_room_until_the_nodes_close_for_good() -> None:
-    reboot = Window(6 * HOUR, None, "reboot")
-    plan = blocked(waits("long", 2, 2.0, time_limit_s=2.5 * HOUR), closes=reboot)
-    assert starts(plan) == {}
-    assert reason(plan.decisions["long"], Backfill).ahead == 1
-    assert starts(blocked(waits("short", 2, 2.0, time_limit_s=1.9 * HOUR), closes=reboot)) == {"short": "n2"}
+@pytest.mark.parametrize(("limit_h", "closes"), [(1.9, None), (2.1, None), (1.9, REBOOT), (2.5, REBOOT)])
+def test_a_job_goes_first_that_ends_by_its_limit_before_the_head_starts(
+    limit_h: float, closes: Window | None
+) -> None:
+    """Also before a head that has its room until the nodes close for good."""
+    plan, goes = blocked(waits("next", 2, 2.0, time_limit_s=limit_h * HOUR), closes=closes), limit_h < 2.0
+    assert starts(plan) == ({"next": "n2"} if goes else {})
+    test = reason(plan.decisions["next"], Backfill)
+    assert (test.ahead, test.limit_s, bool(test)) == (1, limit_h * HOUR, goes)
+    assert closes or kinds(plan.decisions["head"]) == ["FairOrder", "FreeGpus"]
 
 
 @pytest.mark.parametrize(("limit_h", "started"), [(1.9, {"short": "n2"}), (2.1, {})])
@@ -79,12 +76,6 @@ def test_an_order_of_ones_own_backfills_where_it_is_asked_to(limit_h: float, sta
     policy = QueuePolicy("widest", "most GPUs first", fewest_last, backfill=True)
     assert starts(policy.plan(scene).partitions[VC]) == started
     assert starts(QueuePolicy("widest", "", fewest_last).plan(scene).partitions[VC]) == {}
-
-
-def test_a_job_that_would_delay_the_head_waits() -> None:
-    plan = blocked(waits("long", 2, 2.0, time_limit_s=2.1 * HOUR))
-    assert starts(plan) == {}
-    assert not reason(plan.decisions["long"], Backfill)
 
 
 def test_with_easy_only_the_first_is_protected() -> None:
@@ -141,10 +132,10 @@ def test_age_and_size_weigh_as_in_slurm() -> None:
 def test_the_limit_is_the_users_else_a_multiple_of_the_estimate() -> None:
     rules = BackfillSettings(limit_factor=3.0, least_limit_s=60.0)
     asked, silent = waits("a", time_limit_s=77.0).job, waits("b").job
-    assert limit_s(asked, guess(1000.0), rules) == 77.0
-    assert limit_s(silent, guess(1000.0), rules) == 3000.0
-    assert limit_s(silent, guess(1.0), rules) == 60.0
-    assert limit_s(silent, None, rules) == 365 * 86400.0
+    assert limit_of(asked, guess(1000.0), rules) == 77.0
+    assert limit_of(silent, guess(1000.0), rules) == 3000.0
+    assert limit_of(silent, guess(1.0), rules) == 60.0
+    assert limit_of(silent, None, rules) == 365 * 86400.0
 
 
 def test_a_job_past_a_made_up_limit_is_given_twice_as_long() -> None:
@@ -155,16 +146,6 @@ def test_a_job_past_a_made_up_limit_is_given_twice_as_long() -> None:
     late = decide("backfill", snap(750.0, room), FixedPredictor(otherwise_s=1.0), backfill={"limit_factor": 0.1})
     assert isinstance(late.decisions["short"], Hold)
     assert late.wake_s == 1200.0
-
-
-def test_more_ends_than_steps_are_rounded_up() -> None:
-    """200 GPUs that come free one after the other: a job is never let in on the promise of an earlier end."""
-    running = [runs(f"r{i}", f"n{i + 1}:0", job={"time_limit_s": 1000.0 + i}) for i in range(200)]
-    waiting = [waits("head", 201, 1.0, time_limit_s=10.0), waits("late", 1, 2.0, time_limit_s=1199.0)]
-    room = part(nodes(201, 1), waiting, running)
-    assert starts(decide("backfill", snap(0.0, room))) == {"late": "n201"}
-    longer = [waiting[0], waits("late", 1, 2.0, time_limit_s=1200.0)]
-    assert starts(decide("backfill", snap(0.0, replace(room, pending=tuple(longer))))) == {}
 
 
 def test_it_is_told_estimates_unless_the_oracle_is_asked_for() -> None:
@@ -202,15 +183,6 @@ def test_a_barred_job_waits_with_slurms_words_and_stands_in_nobodys_way(name: st
     assert [action.job_id for action in plan.actions] == ["second"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_once_it_is_let_start_it_is_planned_again(name: str) -> None:
-    barred = replace(waits("first", 4, 0.0), barred="Licenses", retry_s=90.0)
-    made = policy(name, profiling={"enabled": False})
-    made.plan(snap(60.0, part(nodes(1, 4), [barred]), predictions=GUESSES))
-    later = made.plan(snap(120.0, part(nodes(1, 4), [replace(barred, barred="")]), predictions=GUESSES))
-    assert isinstance(later.decision_of("first"), Start)
-
-
 @pytest.mark.parametrize("change", [{"barred": "Licenses"}, {"home_only": True}])
 def test_profiling_nodes_take_in_nobody_whom_slurm_would_not_start_there(change: dict[str, Any]) -> None:
     home = part(nodes(1, 1), [replace(waits("first"), **change), waits("second")], [runs("r", "n1:0")])
@@ -237,3 +209,148 @@ def test_a_job_without_room_is_told_of_nodes_that_are_reserved() -> None:
     assert isinstance(decision, Hold)
     assert "FreeGpus" in kinds(decision)
     assert NodesOut(4, "reserved") in decision.reasons
+
+
+# -- nodes that close at times, and nodes that sleep ----------------------------------------------------------------
+
+NOW = 1000.0
+MAINT = Window(NOW + 1200.0, NOW + 8400.0, "maintenance m1")
+"""In 20 minutes, for two hours."""
+
+
+def limited(name: str, gpus: int = 1, limit_s: float | None = 3600.0) -> Pending:
+    return Pending(a_job(name, gpus, 0.0, time_limit_s=limit_s), 0.0)
+
+
+def closing(*windows: Window, count: int = 1, gpus: int = 4) -> tuple[Node, ...]:
+    return tuple(Node(f"n{i}", gpus, windows=windows or (MAINT,)).at(NOW) for i in range(count))
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_no_policy_starts_what_would_run_into_a_window(name: str) -> None:
+    entries = [limited("hour"), limited("short", limit_s=1200.0), limited("endless", limit_s=None)]
+    snapshot = snap(NOW, part(closing(), entries))
+    planner = policy(name)
+    made = planner.plan(snapshot)
+    SafetyCheck(planner.rules, settings())(snapshot, made)
+    starts = {action.job_id for action in made.actions if isinstance(action.decision, Start)}
+    assert starts <= {"short"}
+    if name in ("lucid", "backfill"):  # which pass over jobs that find no room
+        assert starts == {"short"}
+
+
+def test_the_comparison_with_the_window_is_the_reason() -> None:
+    made = decide("lucid", snap(NOW, part(closing(), [limited("hour"), limited("endless", limit_s=None)])))
+    hour, endless = made.decisions["hour"], made.decisions["endless"]
+    assert Closes(4, 3600.0, 1200.0, MAINT.from_s, MAINT.until_s, "maintenance m1") in hour.reasons
+    assert Closes(4, None, 1200.0, MAINT.from_s, MAINT.until_s, "maintenance m1") in endless.reasons
+    assert isinstance(hour, Hold)
+    assert made.wake_s == MAINT.from_s
+
+
+def test_a_window_that_has_begun_is_why_the_node_is_out_and_until_when() -> None:
+    (node,) = closing(replace(MAINT, from_s=NOW - 60.0))
+    made = decide("lucid", snap(NOW, part([node], [limited("hour")])))
+    assert NodesOut(4, "maintenance m1", MAINT.until_s) in made.decisions["hour"].reasons
+    assert node.at(MAINT.end_s).available
+    assert not replace(node, available=False, shut=None).at(MAINT.end_s).available  # down for another reason, too
+
+
+def test_windows_that_overlap_open_at_the_end_of_the_last() -> None:
+    later = Window(MAINT.from_s + 60.0, MAINT.end_s + 600.0, "maintenance m2")
+    (node,) = closing(replace(MAINT, from_s=NOW), later)
+    assert node.opens_s() == later.end_s
+    assert next_edge_s([node], NOW) == later.from_s
+    assert from_json(Node, to_json(node)) == node
+
+
+def test_jobs_are_foreseen_at_the_end_of_the_window_by_the_policy_itself() -> None:
+    snapshot = snap(
+        NOW, part(closing(), [limited("hour"), limited("short", limit_s=600.0), limited("endless", limit_s=None)])
+    )
+    lucid = policy("lucid")
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert told.starts_s["short"] == 0.0
+    assert told.starts_s["hour"] == told.starts_s["endless"] == pytest.approx(MAINT.end_s - NOW)
+
+
+def test_nodes_kept_for_a_large_job_are_those_it_can_use_before_the_window_or_after_it() -> None:
+    nodes = closing(count=2)
+    busy = Running(a_job("r", 4), 0.0, (NodeGpus("n0", 0b1111),))
+    for limit_s, until_s in ((600.0, NOW + 100.0), (3600.0, MAINT.end_s)):
+        entries = [limited("large", 8, limit_s), limited("guest", 1, 300.0)]
+        predictions = {"r": guess(NOW + 100.0), "large": guess(500.0), "guest": guess(200.0)}
+        snapshot = snap(NOW, part(nodes, entries, [busy]), predictions=predictions)
+        made = policy("lucid", FixedPredictor()).plan(snapshot).partitions["vc"]
+        kept = next(why for why in made.decisions["large"].reasons if type(why).__name__ == "Reserved")
+        assert kept.until_s == pytest.approx(until_s)  # type: ignore[attr-defined]
+        assert isinstance(made.decisions["guest"], Start) == (until_s > NOW + 200.0)
+
+
+def test_nodes_that_sleep_are_taken_last_and_never_beside_enough_that_are_awake() -> None:
+    asleep = [Node(f"s{i}", 4, boot_s=240.0) for i in range(2)]
+    awake = [Node("a0", 4), Node("a1", 4)]
+    ledger = Ledger(Partition("vc", (*asleep, *awake)))
+    assert consolidated(ledger, a_job("j", 2)) == (NodeGpus("a0", 0b11),)
+    assert {part.node for part in consolidated(ledger, a_job("j", 8)) or ()} == {"a0", "a1"}
+    assert {part.node for part in consolidated(ledger, a_job("j", 12)) or ()} == {"a0", "a1", "s0"}
+    assert {part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()} == {"a0", "a1"}
+
+
+def test_a_node_that_boots_already_is_taken_before_one_that_sleeps() -> None:
+    boots = Node("b", 4, boot_s=240.0, boots_since_s=NOW - 10.0)
+    ledger = Ledger(Partition("vc", (Node("s", 4, boot_s=240.0), boots, Node("s2", 4, boot_s=240.0))))
+    assert consolidated(ledger, a_job("j", 2)) == (NodeGpus("b", 0b11),)
+    assert {part.node for part in consolidated(ledger, a_job("j", 8)) or ()} == {"b", "s"}
+    assert [part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()] == ["b", "s"]
+
+
+def test_a_boot_counts_against_the_time_before_a_window() -> None:
+    node = Node("s", 4, windows=(MAINT,), boot_s=300.0)
+    for limit_s, fits in ((900.0, True), (901.0, False)):
+        found = consolidated(Ledger(Partition("vc", (node,)), NOW), a_job("j", 1, time_limit_s=limit_s))
+        assert (found is not None) == fits
+    assert replace(node, boots_since_s=NOW - 200.0).delay_s(NOW) == pytest.approx(100.0)
+
+
+def test_a_ledger_of_closing_nodes_wants_to_know_the_time() -> None:
+    with pytest.raises(ValueError, match="what time it is"):
+        Ledger(part(closing()))
+
+
+@tried(60)
+def test_a_slot_of_the_timeline_lies_in_no_window_and_none_comes_earlier(rng: random.Random) -> None:
+    """Against each second looked at by itself, on nodes of one GPU."""
+    nodes, running, ends = [], [], []
+    for i in range(rng.randint(1, 3)):
+        begins = sorted(rng.sample(range(1, 30), rng.choice([0, 1, 2])))
+        windows = tuple(Window(NOW + at, NOW + at + rng.randint(1, 6), "w") for at in begins)
+        if rng.random() < 0.3:
+            windows = (Window(NOW - 5, NOW + rng.randint(1, 5), "w"), *windows)
+        nodes.append(Node(f"n{i}", 1, windows=windows).at(NOW))
+        if rng.random() < 0.5:
+            running.append(Running(a_job(f"r{i}"), 0.0, (NodeGpus(f"n{i}", 1),)))
+            ends.append((NOW + rng.randint(1, 20), running[-1].job, running[-1].placement))
+    ledger = Ledger(part(nodes, (), running), NOW)
+    limit = rng.randint(1, 8)
+    slot = Timeline(ledger, NOW, ends).find(a_job("j"), float(limit))
+    held = {entry[2][0].node: entry[0] for entry in ends}
+
+    def free(node: Node, at: float) -> bool:
+        return at >= held.get(node.name, NOW) and not any(w.from_s <= at < w.end_s for w in node.windows)
+
+    expected = next(
+        at for at in range(60) if any(all(free(n, NOW + at + s) for s in range(limit)) for n in nodes)
+    )  # fmt: skip
+    assert slot is not None
+    assert slot.start_s == NOW + expected
+
+
+def test_a_job_opens_at_the_end_of_the_last_window_that_it_would_reach_into() -> None:
+    later = Window(MAINT.end_s + 60.0, MAINT.end_s + 120.0, "w")
+    room = part(closing(MAINT, later))
+    assert opens_s(room, 1200.0, NOW) == NOW
+    assert opens_s(room, 1201.0, NOW) == later.end_s
+    assert opens_s(room, None, NOW) == later.end_s
+    assert opens_s(part(closing(replace(MAINT, until_s=None))), None, NOW) == math.inf
+    assert opens_s(part((*closing(), Node("free", 4))), None, NOW) == NOW

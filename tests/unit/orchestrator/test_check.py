@@ -160,6 +160,7 @@ def restarts(words: str, job: str, rule: str, **facts: Any) -> Any:
     return row(words, {job: PART if job == "a" else STOP}, room, profiling={"restarts": rule})
 
 
+PROFILING = part(nodes(1, 4, "p"), (), [runs("old", "p1:0", stage=Stage.PROFILE)], profiling=True)
 OVER = "policy.profiling.restarts"
 ROWS = [
     row("", {}),
@@ -297,6 +298,22 @@ ROWS = [
     row("s, of which the plan decides something else", {"o": claims("n1:0", "s"), "s": STOP}, gives_way()),
     row("would not have its GPUs to itself", {"o": claims("n1:0", "s", slots=True)}, gives_way()),
     row("o3: its GPUs are held by ['t']", {"o3": claims("n1:0-2", "s")}, gives_way()),
+    # a policy that states no rules may only start jobs
+    *(
+        row(rule, {job: decision}, room, PolicyRules(), profiling={"restarts": "allowed"})
+        for rule, room, job, decision in (
+            ("", TURNS, "o", start("n1:0")),
+            ("preempts", TURNS, "z", STOP),
+            ("pairs", TURNS, "p", PART),
+            ("pairs", TURNS, "b", start("n2:2-3", "z")),
+            ("pairs", TURNS, "o", start("n1:0", slots=True)),
+            ("interleaves", TURNS, "z", regroup("n1:0-1")),
+            ("interleaves", TURNS, "x", regroup("n2:0-1")),
+            ("claims", gives_way(), "o", claims("n1:0", "s")),
+            ("profiles", PROFILING, "old", END),
+            ("profiles", PROFILING, "old", KEEP),
+        )
+    ),
 ]  # fmt: skip
 
 
@@ -315,41 +332,7 @@ def test_a_plan_is_refused_by_job_and_rule_if_and_only_if_it_breaks_one(
             SafetyCheck(rules, settings(**sections))(seen, plan)
 
 
-# -- what a policy states --------------------------------------------------------------------------------------------
-
-PROFILING = part(nodes(1, 4, "p"), [waits("new")], [runs("old", "p1:0", stage=Stage.PROFILE)], "prof", profiling=True)
-HOME = replace(TURNS, pending=(*TURNS.pending, replace(waits("stays"), home_only=True)))
-STATED: list[tuple[str, str, str, Decision]] = [
-    ("preempts", VC, "z", STOP),
-    ("pairs", VC, "p", PART),
-    ("interleaves", VC, "z", regroup("n1:0-1")),
-    ("interleaves", VC, "x", regroup("n2:0-1")),
-    ("pairs", VC, "b", start("n2:2-3", "z")),
-    ("pairs", VC, "o", start("n1:0", slots=True)),
-    ("claims", VC, "o", claims("n1:0", "z")),
-    ("profiles", "prof", "old", END),
-    ("profiles", "prof", "new", END),
-    ("profiles", "prof", "old", KEEP),
-    ("because the job is not in the state", "prof", "o", start("p1:1")),
-]
-
-
-@pytest.mark.parametrize(("rule", "where", "job", "decision"), STATED)
-def test_a_policy_that_states_no_rules_may_only_start_jobs(
-    rule: str, where: str, job: str, decision: Decision
-) -> None:
-    seen, told = snap(0.0, HOME, PROFILING), {where: {job: decision}}
-    if rule != "claims" and job != "x":  # z gives way to nobody, and x does not leave its group alone
-        assert done(seen, told, profiling={"restarts": "allowed"}).keys() == {job}
-    left, errors = SafetyCheck(PolicyRules(), settings()).safe_part(seen, Says(told, PolicyRules()).plan(seen))
-    assert not left.actions
-    assert rule in str(errors[0]) if errors else rule.startswith("because")
-    assert done(seen, told, None) == {}
-    assert done(seen, {VC: {"o": start("n1:0")}, "prof": {"new": start("p1:1")}}, None).keys() == {"o", "new"}
-
-
-def test_a_job_that_is_to_start_at_home_starts_on_no_profiling_node() -> None:
-    assert done(snap(0.0, HOME, PROFILING), {"prof": {"stays": start("p1:1")}}) == {}
+# -- in whole, and of more than one partition ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decision", [END, KEEP], ids=["release", "keep"])
@@ -457,7 +440,7 @@ def test_a_hold_that_is_to_be_carried_out_is_no_action() -> None:
             hold = Hold(WHY)
             return Plan(0.0, {VC: PartitionPlan({"old": hold}, (Action("old", VC, hold),))})  # type: ignore[arg-type]
 
-    seen = snap(0.0, replace(PROFILING, name=VC, pending=()))
+    seen = snap(0.0, PROFILING)
     assert not Cycle(Still(seen), FixedPredictor(), Strange({}, ANYTHING), settings(), tolerant=True).run().applied
 
 

@@ -10,26 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import (
-    LIGHT,
-    FixedPredictor,
-    a_job,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    reason,
-    replay,
-    runs,
-    snap,
-    waits,
-)
 from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending, Running
-from lucid.core.node import Node
 from lucid.core.reasons.queue import (
     BehindHead,
     EverFits,
@@ -55,6 +37,9 @@ from lucid.orchestrator.policies import queue as queue_policies
 from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.slurm.records.configuration import Kept, tiers_from
 from lucid.store.sqlite import SqliteStore
+from scenes.jobs import a_job, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap
+from scenes.replays import a_trace, replay
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
@@ -203,21 +188,6 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
     assert TrustLog(store).book.unranked == {}
 
 
-@pytest.mark.parametrize("how", ["always", "never"])
-def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
-    """Eight CPUs: two for the job that runs, three for the first that waits, and three for the next beside it."""
-    room = part(
-        (Node("n0", 2, 24576, cpus=8),),
-        (waits("first", cpus=3), waits("next", submit_s=1.0, cpus=3, profile=LIGHT)),
-        (runs("host", "n0:0", profile=LIGHT, job={"cpus": 2}),),
-    )
-    seen = snap(10.0, room, predictions={i: guess(7200.0, 0) for i in ("host", "first", "next")})
-    made = decide("lucid", seen, FixedPredictor(speed=lambda *_: (0.95, 0.95)), fairness={"estimates": how})
-    start = made.decisions["next"]
-    assert isinstance(start, Start)
-    assert start.beside == "host"
-
-
 EVERY = ["fifo", "sjf", "qssf", "srtf", "tiresias", "backfill", "lucid"]
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
 JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
@@ -281,19 +251,17 @@ def test_the_reason_of_a_start_is_the_key_it_was_sorted_by() -> None:
     assert kinds(plan.decisions["short"]) == ["Priority", "FreeGpus"]
 
 
-def test_srtf_preempts_the_job_with_more_left() -> None:
+@pytest.mark.parametrize(("now_s", "preempts"), [(50.0, True), (950.0, False)])
+def test_srtf_preempts_the_job_with_more_left(now_s: float, preempts: bool) -> None:
     predictions = {"long": guess(1000.0), "short": guess(100.0)}
-    snapshot = snap(50.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
-    plan = decide("srtf", snapshot)
-    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("long", Requeue), ("short", Start)]
-    assert reason(plan.decisions["long"], Preempted) == Preempted(1, 0)
-    assert plan.wake_s == 51.0
-
-
-def test_srtf_counts_what_a_job_has_run() -> None:
-    predictions = {"long": guess(1000.0), "short": guess(100.0)}
-    snapshot = snap(950.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
-    assert not decide("srtf", snapshot).actions
+    plan = decide(
+        "srtf", snap(now_s, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
+    )
+    acts = [("long", Requeue), ("short", Start)] if preempts else []
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == acts
+    if preempts:
+        assert reason(plan.decisions["long"], Preempted) == Preempted(1, 0)
+        assert plan.wake_s == 51.0
 
 
 def test_srtf_counts_the_restarts_that_a_job_has_had() -> None:
@@ -302,20 +270,6 @@ def test_srtf_counts_the_restarts_that_a_job_has_had() -> None:
         predictions = {"fresh": guess(fresh_s), "again": guess(100.0)}
         snapshot = snap(0.0, part(nodes(1, 1), jobs), predictions=predictions)
         assert [a.job_id for a in decide("srtf", snapshot).actions] == [first]
-
-
-def test_a_preemption_costs_a_restart() -> None:
-    trace = a_trace(by("long", 1, 1000.0), by("short", 1, 100.0, 200.0))
-    outcomes, _ = replay("srtf", trace, {"vc": nodes(1, 1)})
-    assert outcomes["short"].end_s == 300.0
-    assert outcomes["long"].end_s == 300.0 + 800.0 + 40.0
-    assert outcomes["long"].preemptions == 1
-
-
-def test_L29_one_vc_does_not_wait_for_another() -> None:
-    trace = a_trace(by("a", 1, 100.0), by("b", 1, 100.0, vc="other"))
-    outcomes, _ = replay("fifo", trace, {"vc": nodes(1, 1), "other": nodes(1, 1, prefix="o")})
-    assert [outcomes[j].end_s for j in "ab"] == [100.0, 100.0]
 
 
 DAY_S = 86400.0
@@ -470,18 +424,12 @@ def test_nice_gives_the_places_of_one_users_jobs_out_among_them() -> None:
 
 @pytest.mark.parametrize("name", ["lucid", "fifo", "sjf", "srtf", "backfill", "tiresias"])
 @pytest.mark.parametrize("more", [{"tier": 5}, {"nice": -5}])
-def test_policies_go_by_it(name: str, more: dict[str, Any]) -> None:
-    jobs = [waits("early", 8, 0.0, user="ada"), waits("late", 8, 1.0, user="ada", **more)]
-    plan = decide(name, snap(600.0, part(nodes(1), jobs)))
-    started = [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)]
-    assert started == ["late"]
-
-
-@pytest.mark.parametrize("more", [{"tier": 5}, {"nice": -5}])
-def test_nodes_are_kept_for_the_large_job_that_goes_first(more: dict[str, Any]) -> None:
-    jobs = [waits("early", 16, 0.0, user="ada"), waits("late", 16, 1.0, user="ada", **more)]
-    plan = decide("lucid", snap(600.0, part(nodes(2), jobs)))
-    assert [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)] == ["late"]
+@pytest.mark.parametrize("count", [1, 2])
+def test_policies_go_by_it(name: str, more: dict[str, Any], count: int) -> None:
+    """Also where nodes are kept for the large job that goes first."""
+    jobs = [waits(job, 8 * count, at_s, user="ada", **rest) for job, at_s, rest in (("a", 0.0, {}), ("b", 1.0, more))]
+    plan = decide(name, snap(600.0, part(nodes(count), jobs)))
+    assert [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)] == ["b"]
 
 
 def test_the_tier_of_a_job_is_the_priority_of_its_qos_and_nice_is_its_users() -> None:

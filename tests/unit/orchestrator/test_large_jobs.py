@@ -8,31 +8,15 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    LIGHT,
-    a_trace,
-    by,
-    decide,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    replay,
-    runs,
-    snap,
-    waits,
-)
 from lucid.config.load import settings_from
 from lucid.config.policy import FairnessSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.job import Ended, Pending, Running, Stage
+from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition
 from lucid.daemon.policies import live_policy
 from lucid.orchestrator.capacity.reservations import (
     PLAN_AGAIN_S,
@@ -49,6 +33,9 @@ from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from scenes.jobs import LIGHT, by, nodes, runs, waits
+from scenes.plans import decide, guess, kinds, part, policy, reason, snap
+from scenes.replays import a_trace
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -75,15 +62,6 @@ def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
     them they are looked at when they were to have room."""
     assert plan(waits("big", 8), waits("small"), now_s=100.0).wake_s == 400.0
     assert plan(waits("big", 8), waits("wide", 4), now_s=100.0).wake_s == 700.0
-
-
-def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
-    machines = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
-    held = [runs("r1", "n1:0-3")]
-    ends = expected_ends(held, {"r1": guess(500.0)}, 0.0)
-    ledger = Ledger(part(machines, (), held))
-    found = keep(waits("big", 8).job, ledger, 0.0, Timeline(ledger, 0.0, ends), frozenset())
-    assert found.names == ("n3", "n5")
 
 
 @pytest.mark.parametrize(
@@ -123,13 +101,6 @@ def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_the
         estimates = {entry.job.id: guess(301.0) for entry in others}
         made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates)
         assert reason(made.decisions["small0"], Reserved).times == pytest.approx(times)
-
-
-def test_a_long_job_starts_on_nodes_that_are_not_kept() -> None:
-    held = [runs("r1", "n1:0-3"), runs("r2", "n2:0-1"), runs("r3", "n3:0-3")]
-    decision = plan(waits("big", 8), waits("small"), held=held, estimates={"small": guess(9e9)}).decisions["small"]
-    assert isinstance(decision, Start)
-    assert decision.placement[0].node == "n2"
 
 
 def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
@@ -177,18 +148,6 @@ def test_no_nodes_stand_idle_for_a_job_that_cannot_come() -> None:
     assert isinstance(made.decisions["small"], Start)
 
 
-@pytest.mark.parametrize(("now_s", "names"), [(650.0, ("n1", "n3")), (700.1, ("n2", "n3"))])
-def test_a_job_that_outlives_its_estimate_is_expected_ever_later(now_s: float, names: tuple[str, ...]) -> None:
-    """One job on each of three nodes: r1 has outlived its estimate, and from 700 s on is expected after r2."""
-    held = [
-        runs(name, f"{name.replace('r', 'n')}:0-3", at_s) for name, at_s in (("r1", 100), ("r2", 400), ("r3", 400))
-    ]
-    ledger = Ledger(part(nodes(3, 4), (), held))
-    room = Timeline(ledger, now_s, expected_ends(held, ENDS, now_s))
-    kept = keep(waits("big", 8).job, ledger, now_s, room, frozenset())
-    assert set(kept.names) == set(names)
-
-
 # -- large jobs keep to their share ----------------------------------------------------------------------------------
 
 FIVE = nodes(5, 4)
@@ -223,13 +182,6 @@ def test_until_then_nodes_are_kept_and_the_plan_is_looked_at_again_at_that_very_
 @pytest.mark.parametrize("rules", [{"most_share": 1.0}, {"most_share": 0.8}])
 def test_within_their_share_they_need_not(rules: dict[str, float]) -> None:
     assert reason(crowded(0.0, 0.0, **rules).decisions["big"], Reserved).holder == "big"
-
-
-def test_a_job_that_gives_way_still_starts_where_there_is_room() -> None:
-    waiting = [waits("big", 8, 0.0), waits("small", 1, 0.0, rank=1)]
-    snapshot = snap(100.0, part(FIVE, waiting, LARGE_RUNS), predictions=SHORT)
-    made = decide("lucid", snapshot)
-    assert {a.job_id for a in made.actions} == {"big", "small"}
 
 
 def test_one_large_job_at_least_is_always_served() -> None:
@@ -306,13 +258,6 @@ def test_nodes_are_kept_for_it_and_said_so() -> None:
     assert plan.wake_s == 2 * HOUR + PLAN_AGAIN_S, "time alone moves what is expected of nodes"
 
 
-def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
-    for estimate_s, starts in ((6 * HOUR, True), (7.5 * HOUR, False)):
-        room = part(nodes(1, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], [runs("y", "n1:0-1")])
-        plan = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "tiny": estimate_s})
-        assert isinstance(plan.decisions["tiny"], Start) == starts
-
-
 def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
     held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-1")]
     room = part(nodes(3, 4), [waits("later", 4, 0.0), waits("first", 4, 1.0), waits("tiny", 1, 2.0)], held)
@@ -347,41 +292,11 @@ def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
     assert memory_of(plan).fences["turn"].names == ("n3",)
 
 
-def test_the_nodes_kept_are_those_expected_first_by_now() -> None:
-    late = runs("x", "n1:0-3"), runs("y", "n2:0-3")
-    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], late)
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF)
-    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"wide": 0.0}))
-
-    def fence(now_s: float, x_s: float, memory: object) -> tuple[tuple[str, ...], object]:
-        guesses = {"x": guess(x_s), "y": guess(2.5 * HOUR)}
-        scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
-        plan = chosen.plan_partition(room, scene)  # type: ignore[attr-defined]
-        return memory_of(plan).fences["wide"].names, plan.memory
-
-    names, memory_after = fence(2 * HOUR, 9 * HOUR, memory)
-    assert names == ("n2",)
-    assert fence(2.2 * HOUR, 2.3 * HOUR, memory_after)[0] == ("n1",), "x is expected sooner by now"
-    assert fence(2.5 * HOUR, 2.6 * HOUR, memory_after)[0] == ("n1",), "y has outlived its estimate"
-
-
 def test_one_gpu_needs_no_node_kept() -> None:
     room = part(nodes(1, 4), [waits("one", 1, 0.0), waits("other", 1, 1.0)], [runs("y", "n1:0-3")])
     plan = planned(2 * HOUR, room, {"one": 0.0})
     assert kinds(plan.decisions["one"]) == ["PlainOrder", "FreeGpus"]
     assert memory_of(plan).fences == {}
-
-
-def test_nodes_are_no_longer_kept_for_a_job_that_has_gone_to_be_profiled() -> None:
-    """Its VC then has nobody waiting. A plan once looked for the job there, and lucidd failed in every cycle."""
-    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], [runs("x", "n1:0-3"), runs("y", "n2:0-1")])
-    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR})
-    assert memory_of(plan).fences.keys() == {"wide"}
-    away = runs("wide", "p1:0-3", stage=Stage.PROFILE)
-    profiling = part(nodes(1, 4, "p"), [], [away], name="prof", profiling=True)
-    scene = replace(snap(2 * HOUR, replace(room, pending=()), profiling), memory={"vc": plan.memory})
-    rules: dict[str, Any] = {**OFF, "profiling": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
-    assert memory_of(policy("lucid", None, **rules).plan(scene).partitions["vc"]).fences == {}
 
 
 def test_turns_wake_when_the_next_one_comes() -> None:
@@ -413,36 +328,37 @@ def test_the_longer_a_job_the_more_nodes_are_closed_to_it() -> None:
     assert fences.why(2).holder == "b"
 
 
+Held = Mapping[str, tuple[str, float, float]]
+HALVES: Held = {"x": ("n1:0-3", 0.0, 900.0), "y": ("n2:0-1", 0.0, 200.0), "z": ("n2:2-3", 0.0, 1000.0)}
+EACH: Held = {"x": ("n1:0-3", 100.0, 500.0), "y": ("n2:0-3", 400.0, 900.0), "z": ("n3:0-3", 400.0, 700.0)}
+ODD = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
+
+
 @pytest.mark.parametrize(
-    ("gpus", "names", "until_s"),
-    [(2, ("n2",), 200.0), (4, ("n1",), 900.0), (8, ("n1", "n2"), 1000.0), (6, ("n1", "n2"), 900.0)],
+    ("gpus", "held", "now_s", "names", "until_s", "machines"),
+    [
+        (2, HALVES, 100.0, {"n2"}, 200.0, MACHINES),
+        (4, HALVES, 100.0, {"n1"}, 900.0, MACHINES),
+        (8, HALVES, 100.0, {"n1", "n2"}, 1000.0, MACHINES),
+        (6, HALVES, 100.0, {"n1", "n2"}, 900.0, MACHINES),
+        (12, HALVES, 100.0, None, None, MACHINES),
+        # x has outlived its estimate, and from 700 s on is expected after y
+        (8, EACH, 650.0, {"n1", "n3"}, None, MACHINES),
+        (8, EACH, 700.1, {"n2", "n3"}, None, MACHINES),
+        (8, {"x": ("n1:0-3", 0.0, 500.0)}, 0.0, {"n3", "n5"}, None, ODD),
+    ],
 )
-def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ...], until_s: float) -> None:
-    """On n2 two GPUs come at 200 s and two at 1,000 s, on n1 all at 900 s; n3 is closed."""
-    running = [runs("x", "n1:0-3"), runs("y", "n2:0-1"), runs("z", "n2:2-3")]
-    ledger = Ledger(part(nodes(3, 4), [], running))
-    found = {"x": guess(900.0), "y": guess(200.0), "z": guess(1000.0)}
-    room = Timeline(ledger, 100.0, expected_ends(running, found, 100.0))
-    kept = keep(waits("j", gpus).job, ledger, 100.0, room, {2})
-    assert (kept.names, kept.until_s) == (names, until_s)
-    assert keep(waits("j", 12).job, ledger, 100.0, room, {2}) is None
-
-
-def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
-    """first really ended after 100 s of 1,000 expected: plain order starts the next one then; not before it ended."""
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
-    machine = nodes(1, 1)
-    guesses = {"first": guess(1000.0), "second": guess(1000.0)}
-    held = part(machine, [waits("second", 1, 1.0)], [runs("first", "n1:0")])
-    memory: Mapping[str, object] = {}
-    for now_s in (10.0, 99.0):
-        plan = chosen.plan(Snapshot(now_s, {"vc": held}, (), guesses, memory))
-        memory = plan.memory
-        assert memory_of(plan.partitions["vc"]).starts_s == {}
-    gone = replace(held, running=())
-    ended = Ended(held.running[0].job, 100.0, 100.0)
-    plan = chosen.plan(Snapshot(100.0, {"vc": gone}, (ended,), guesses, memory))
-    assert memory_of(plan.partitions["vc"]).starts_s == {"second": 100.0}
+def test_the_nodes_kept_are_those_expected_first_of_the_right_size_that_are_up(
+    gpus: int, held: Held, now_s: float, names: set[str] | None, until_s: float | None, machines: tuple[Node, ...]
+) -> None:
+    """Beside the halves n3 is closed."""
+    running = [runs(name, where, at_s) for name, (where, at_s, _) in held.items()]
+    ledger = Ledger(part(machines, [], running))
+    ends = expected_ends(running, {name: guess(lasts_s) for name, (_, _, lasts_s) in held.items()}, now_s)
+    closed = {2} if held is HALVES else frozenset[int]()
+    kept = keep(waits("j", gpus).job, ledger, now_s, Timeline(ledger, now_s, ends), closed)
+    assert (None if kept is None else {*kept.names}) == names
+    assert until_s is None or kept.until_s == until_s
 
 
 def test_a_withdrawn_job_leaves_the_shadow() -> None:
@@ -481,10 +397,6 @@ def test_the_tally_is_told_with_the_figures() -> None:
     assert kept["worst_past_bound_s"] == pytest.approx(max(excess_s))
     off = settings_from({"policy": {"profiling": {"enabled": False}}}, "t")
     assert "starvation_bound_s" not in run_metrics(simulate(replace(scene, settings=off), "lucid"))
-    outcomes, _ = replay("lucid", scene.trace, {"vc": nodes(1, 1)}, fairness={"beyond_plain_s": 600.0}, **OFF)
-    free, _ = replay("lucid", scene.trace, {"vc": nodes(1, 1)}, **OFF)
-    assert outcomes["late"].start_s <= 5000.0 + 300.0 + 900.0
-    assert free["late"].start_s > 20000.0, "without the bound all the short ones go first"
 
 
 def test_tallies_of_all_vcs_add_up() -> None:

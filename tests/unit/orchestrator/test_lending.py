@@ -7,21 +7,18 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from msgspec import structs
 
 from lucid.cli.replay.replay_options import with_lending_by_default
 from lucid.config.load import settings_from
 from lucid.config.policy import LendingSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, PlainOrder, Quota, TooLarge
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.order.starvation_bound import own_turns
-from lucid.orchestrator.policies.lucid.plan import promises_by_vc, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid.start import Starts
-from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.usage import LentBook
@@ -29,7 +26,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
-from scenes.replays import a_trace, replay
+from scenes.replays import a_trace
 
 ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 BORROW = {"lending": {"mode": "borrow"}}
@@ -194,27 +191,11 @@ def test_while_its_quota_is_kept_for_a_large_job_nobody_of_the_vc_joins_for_long
         assert reason(made, Quota).keeper == "big"
 
 
-def test_a_job_joins_another_rather_than_to_borrow_idle_gpus() -> None:
-    host = runs("h", "n1:0-7", job={"vc": "a"}, profile=LIGHT)
-    waiting = pool(nodes(2), [waits("g", 8, vc="a", profile=LIGHT)], [host], a=8, b=8)
-    seen = snap(0.0, waiting, predictions={"g": guess(9999.0, 0), "h": guess(9999.0, 0)})
-    made = plan_of("lucid", seen, profiling={"enabled": False}, lending={"mode": "borrow"}).decisions["g"]
-    assert made.beside == "h"
-
-
 @pytest.mark.parametrize(("mode", "joins"), [("borrow", False), ("quota", True)])
 def test_a_job_that_would_wait_takes_no_slow_partner_where_vcs_lend(mode: str, joins: bool) -> None:
     seen = snap(0.0, pool(nodes(1, 1), [waits("j", profile=LIGHT)], [runs("r", "n1:0", profile=LIGHT)], vc=1))
     made = policy("lucid", FixedPredictor(speed=lambda a, b: (0.7, 0.7)), lending={"mode": mode}).plan(seen)
     assert isinstance(made.partitions["pool"].decisions["j"], Start) == joins
-
-
-@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
-def test_policies_that_do_not_borrow_keep_to_the_same_quotas(name: str) -> None:
-    pending = [waits("a1", 8, vc="a"), waits("a2", 8, vc="a"), waits("b1", 8, vc="b")]
-    made = plan_of(name, snap(0.0, pool(nodes(3), pending, a=8, b=16)))
-    started = {action.job_id for action in made.actions}
-    assert started in ({"a1", "b1"}, {"a2", "b1"})
 
 
 def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
@@ -279,21 +260,6 @@ def test_what_lending_costs_is_measured_against_the_same_replay_without() -> Non
     assert with_promise(scenario, backfill) is backfill
 
 
-def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:
-    """VC a borrows all that b leaves idle, over and over, with short jobs; b's large job goes first in its turn."""
-    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(40)]
-    trace = a_trace(*items, by("b", 16, 100.0, 500.0, vc="b", rank=99))
-    layout = {"a": nodes(1, prefix="a"), "b": nodes(2, prefix="b")}
-    sections: dict[str, Any] = {**ALONE, "reservation": {"enabled": False}}
-    sections["lending"] = {"mode": "borrow", "turn_s": None}
-    outcomes, tape = replay("lucid", trace, layout, **sections, fairness={"beyond_plain_s": 800.0})
-    assert 0 < outcomes["b"].queue_s <= 800.0
-    kept = promises_by_vc(tape.cycles[-1][1].memory)["b"]
-    assert (kept.bound_s, kept.past) == (800.0, 0)
-    unbound, _ = replay("lucid", trace, layout, **sections)
-    assert unbound["b"].queue_s > 1500.0
-
-
 def test_the_books_of_what_was_lent() -> None:
     book = LentBook({"a": 4, "b": 8, "c": 2})
     book.hold(at("n1:0-5"), "a", 1)
@@ -304,16 +270,6 @@ def test_the_books_of_what_was_lent() -> None:
     found = book.by_vc()
     assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)
     assert (found["b"].lent_gpu_s, found["c"].lent_gpu_s) == (16.0, 4.0)
-
-
-def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
-    rules = settings(**ALONE, **QUOTA, fairness={"beyond_plain_s": 100.0})
-    shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
-    starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
-    assert serve_turns(starts, turns_due(starts, structs.replace(shadow, starts_s={})), set()).ids == set()
-    assert not starts.decisions
-    serve_turns(starts, turns_due(starts, shadow), set())
-    assert reason(starts.decisions["j"], PlainOrder, Start)
 
 
 def test_what_is_expected_to_be_free_is_worked_out_again_once_a_job_starts() -> None:

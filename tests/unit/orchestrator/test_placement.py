@@ -10,26 +10,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from builders import (
-    ANYTHING,
-    HEAVY,
-    LIGHT,
-    VC,
-    FixedPredictor,
-    a_job,
-    at,
-    check_plan,
-    decide,
-    decided,
-    guess,
-    nodes,
-    part,
-    policy,
-    runs,
-    settings,
-    snap,
-    waits,
-)
 from examples import tried
 from lucid.config.policy import LIVE_DEFAULTS, with_defaults
 from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Resize, Start
@@ -39,13 +19,14 @@ from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, show_placement
 from lucid.core.reasons.queue import EverFits, GpusOut, Spread, Switches, TooLarge, Unranked
-from lucid.core.reasons.sharing import DistributedAlone
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policy import off_bad_gpus
 from lucid.orchestrator.registry import BUILT_IN, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, nodes, runs, waits
+from scenes.plans import ANYTHING, FixedPredictor, check_plan, decide, decided, guess, part, policy, settings, snap
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants
 
 
@@ -335,25 +316,6 @@ def test_one_node_is_never_a_place_for_a_job_of_two() -> None:
     assert Feasibility(part(nodes(2, 4))).bar(several(2, 2)) is None
 
 
-def test_a_job_that_asks_for_two_nodes_joins_nobody_on_one() -> None:
-    host = runs("host", "n1:0-1", profile=LIGHT)
-    place = part(nodes(2, 4), [waits("j", 2, min_nodes=2, profile=LIGHT)], [host, runs("r", "n2:0-3")])
-    snapshot = snap(0.0, place, predictions={"host": guess(9000.0, 0), "j": guess(100.0, 0)})
-    plan = policy("lucid", profiling={"enabled": False}).plan(snapshot)
-    SafetyCheck(ANYTHING, settings())(snapshot, plan)
-    assert DistributedAlone(2, 4, 2) in plan.partitions["vc"].decisions["j"].reasons
-
-
-def test_backfilling_finds_a_time_at_which_both_nodes_are_free() -> None:
-    place = part(nodes(2, 4))
-    ledger = Ledger(place)
-    other = a_job("o", 4)
-    held = (ledger.lowest(0, 4),)
-    ledger.claim(other, held)
-    slot = Timeline(ledger, 0.0, [(100.0, other, held)]).find(several(2, 2), 50.0)
-    assert (slot.start_s, sorted(slot.parts)) == (100.0, [(0, 1), (1, 1)])
-
-
 ONE, TWO, WIDE = waits("1", profile=LIGHT), waits("2", user="v"), waits("3", gpus=8)
 WHAT: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -427,16 +389,6 @@ _SCENE = (("asked", "n1:2", True), ("other", "n1:2", False), ("elsewhere", "n1:0
 
 def _restartable(entry: Running, asked: bool) -> Running:
     return replace(entry, job=replace(entry.job, requeueable=True, restart_asked=asked))
-
-
-def test_a_node_is_woken_at_once_for_a_job_that_finds_nothing_else() -> None:
-    full = Running(a_job("full", 4), 0.0, (NodeGpus("a", 0b1111),))
-    partition = part([Node("a", 4), Node("s", 4, boot_s=240.0)], [Pending(a_job("waits", 1, 900.0), 900.0)], [full])
-    predictions = {"full": guess(5000.0), "waits": guess(1000.0)}
-    made = policy("lucid", FixedPredictor()).plan(snap(900.0, partition, predictions=predictions))
-    start = made.partitions[VC].decisions["waits"]
-    assert isinstance(start, Start)
-    assert start.placement[0].node == "s"
 
 
 @pytest.mark.parametrize("boot_s", [0.0, 240.0])

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part, policy, runs, snap, waits
 from examples import examples
 from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Resize, Start
@@ -24,6 +23,8 @@ from lucid.orchestrator.order.queue_order import factor_of, site_factors
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import make_policy
 from lucid.store.values import value_from_json, value_to_json
+from scenes.jobs import HEAVY, LIGHT, VC, a_job, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, snap
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
@@ -184,37 +185,19 @@ def look(made: Policy, at_s: float, partition: Partition, before: PartitionPlan 
 
 
 @pytest.mark.parametrize("name", ALL_OF_THEM)
-def test_a_round_that_has_passed_is_decided_at_the_next_look(name: str) -> None:
-    made, before = by_name(name), None
-    partition = part(nodes(1, 4), [waits("a", 1)])
+def test_a_round_that_has_passed_is_decided_at_the_next_look_and_once(name: str) -> None:
+    made, before, partition = by_name(name), None, part(nodes(1, 4), [waits("a", 1)])
     for at_s in (1000.3, 1010.3, 1019.7):
         before = look(made, at_s, partition, before)
         assert isinstance(before.decisions["a"], Hold)
         assert before.wake_s == 1020.0
-    before = look(made, 1021.4, partition, before)
-    assert isinstance(before.decisions["a"], Start), "the round of 1020 s is decided late, not left out"
-    assert before.wake_s in (1080.0, None), "and the next is the next multiple"
-
-
-@pytest.mark.parametrize("name", ALL_OF_THEM)
-def test_after_a_restart_without_memory_the_next_round_is_waited_for(name: str) -> None:
-    partition = part(nodes(1, 4), [waits("a", 1)])
-    before = look(by_name(name), 1000.3, partition, None)
-    after = look(by_name(name), 1021.4, partition, None)
-    assert after.wake_s == 1080.0
-    kept = look(by_name(name), 1021.4, partition, before)
-    assert isinstance(kept.decisions["a"], Start), "with what the store kept it goes on"
-
-
-@pytest.mark.parametrize("name", ALL_OF_THEM)
-def test_between_rounds_nothing_is_decided_twice(name: str) -> None:
-    made = by_name(name)
-    waiting = look(made, 1000.3, part(nodes(1, 4), [waits("a", 1)]), None)
-    decided = look(made, 1021.4, part(nodes(1, 4), [waits("a", 1)]), waiting)
-    later = look(made, 1031.4, part(nodes(1, 4), [waits("b", 1)], [runs("a", "n1:0", 1021.4)]), decided)
+    assert look(by_name(name), 1021.4, partition, None).wake_s == 1080.0, "after a restart without memory"
+    late = look(by_name(name), 1021.4, partition, before)
+    assert isinstance(late.decisions["a"], Start), "the round of 1020 s is decided late, not left out"
+    assert late.wake_s in (1080.0, None), "and the next is the next multiple"
+    later = look(made, 1031.4, part(nodes(1, 4), [waits("b", 1)], [runs("a", "n1:0", 1021.4)]), late)
     assert isinstance(later.decisions["b"], Hold)
-    assert later.wake_s == 1080.0
-    assert not later.actions
+    assert (later.wake_s, later.actions) == (1080.0, ())
 
 
 def test_a_clock_that_was_set_back_does_not_stop_the_rounds() -> None:

@@ -63,29 +63,9 @@ def test_those_go_that_lose_least_whole_jobs_at_a_time() -> None:
     assert claimed(partition, owner(gpus=9)) is None
 
 
-def test_a_gpu_comes_free_only_when_all_that_hold_it_give_way() -> None:
-    pair = [scavenger(name, on("n0", 0, 1)) for name in ("a", "b")]
-    own = Running(a_job("own", 2, 0.0), 0.0, on("n0", 2, 3))
-    beside = replace(scavenger("guest", on("n0", 2, 3), 1.0))
-    assert set(claimed(full(*pair, own, beside), owner()) or ()) == {"a", "b"}
-    assert claimed(full(pair[0], replace(pair[1], yields=None), own), owner()) is None
-
-
-def test_those_go_first_that_save_their_work_and_those_last_that_would_be_cancelled() -> None:
-    jobs = [
-        scavenger("shrinks", on("n0", 0, 1), 50_000, Yields(saves=True)),
-        scavenger("over", on("n0", 2), 60),
-        scavenger("lost", on("n0", 3), 1, Yields(ends=True)),
-    ]
-    partition = full(*jobs)
-    assert claimed(partition, owner()) == ("shrinks",)
-    assert claimed(partition, owner(gpus=3)) == ("shrinks", "over")
-    assert claimed(full(*jobs[1:], gpus=4), owner(gpus=3)) == ("over",)  # beside two GPUs that are free
-
-
 @tried(80)
 def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
-    """Against all sets of jobs."""
+    """Against all sets of jobs: first those that are not cancelled, then those that save their work."""
     gpus, running = 8, []
     free = [*range(gpus)]
     rng.shuffle(free)
@@ -93,7 +73,8 @@ def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
         count = min(rng.choice([1, 1, 2, 3]), len(free))
         where = on("n0", *(free.pop() for _ in range(count)))
         for _ in range(rng.choice([1, 1, 2])):
-            yields = Yields(from_s=rng.choice([0.0, 0.0, NOW + 9]), ends=rng.random() < 0.2)
+            ends, saves, going = (rng.random() < 0.2 for _ in range(3))
+            yields = Yields(from_s=rng.choice([0.0, 0.0, NOW + 9]), ends=ends, saves=saves, going=going)
             age_s = float(rng.randint(1, 9))
             running.append(scavenger(f"s{len(running)}", where, age_s, rng.choice([yields, yields, None])))
     need = rng.randint(len(free) + 1, gpus) if len(free) < gpus else 1
@@ -103,8 +84,12 @@ def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
         left = {g for e in running if e not in gone for g in e.placement[0].gpus}
         if gpus - len(left) < need or any(e.yields is None or e.yields.from_s > NOW for e in gone):
             return None
-        paid = [((NOW - e.start_s) * e.gpus, e.yields is not None and e.yields.ends) for e in gone]
-        return sum(g for g, ends in paid if ends), sum(g for g, ends in paid if not ends), len(gone)
+        ways = [(entry, entry.yields) for entry in gone if entry.yields is not None and not entry.yields.going]
+        cancelled, started_over = (
+            sum((NOW - e.start_s) * e.gpus for e, y in ways if y.ends is ends and (ends or not y.saves))
+            for ends in (True, False)
+        )
+        return cancelled, started_over, len(ways)
 
     every = chain.from_iterable(combinations(running, n) for n in range(len(running) + 1))
     best = min((cost for cost in map(lost, every) if cost is not None), default=None)
@@ -204,12 +189,6 @@ def test_the_forecast_knows_partitions_that_have_nodes_in_common() -> None:
     snapshot = snap(NOW, part([node], [], [runs]), below, predictions=predictions)
     told = forecast(snapshot, lucid.plan(snapshot), lucid)
     assert told.starts_s == {"t": 100.0}
-
-
-def test_a_job_that_is_about_to_go_loses_nothing_more() -> None:
-    going = scavenger("going", on("n0", 0, 1), 9000, Yields(going=True))
-    young = scavenger("young", on("n0", 2, 3), 10)
-    assert claimed(full(going, young), owner(gpus=2)) == ("going",)
 
 
 def test_cpus_and_memory_of_those_that_go_are_free() -> None:

@@ -147,8 +147,8 @@ def test_a_table_of_pairs_is_read_by_workload(tmp_path: Path) -> None:
     path.write_text("\ufeff" + PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\na,x,64,0,1.02,a,x,64,0,0.5\n")
     table = read_pairs(path)
     assert len(table) == 2
-    assert table.speeds(B, A) == (0.7, 0.9)
-    assert table.speeds(A, A) == (1.02, 0.5)
+    assert table(B, A) == (0.7, 0.9)
+    assert table(A, A) == (1.02, 0.5)
     assert workload_label("a", "x", "64", "0") == A.workload
 
 

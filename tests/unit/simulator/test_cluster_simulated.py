@@ -30,11 +30,9 @@ from scenes.plans import policy
 WHY = (FairOrder(0.0),)
 
 
-class Halves:
+def halves(a: JobProfile, b: JobProfile) -> tuple[float, float]:
     """The first of a pair runs at half its speed, the second at a quarter."""
-
-    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        return (0.5, 0.25) if a.workload < b.workload else (0.25, 0.5)
+    return (0.5, 0.25) if a.workload < b.workload else (0.25, 0.5)
 
 
 def known(name: str) -> JobProfile:
@@ -57,7 +55,7 @@ def pair(
     cluster = a_cluster(
         trace,
         profiled=lambda job: False,
-        interference=Halves(),
+        interference=halves,
         overheads=OverheadSettings(requeue_s=0.0),
         semantics=semantics,
         memory=memory,

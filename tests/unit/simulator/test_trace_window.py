@@ -16,6 +16,7 @@ from kept import HERE, same_as
 from lucid.cli.main import lucidctl
 from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
+from lucid.profiler.shape import percentile
 from lucid.simulator.layout import (
     NodeShape,
     build_layout,
@@ -25,7 +26,7 @@ from lucid.simulator.layout import (
     sized_to_load,
     sized_vcs,
 )
-from lucid.simulator.traces.describe import describe, quantile
+from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
@@ -163,11 +164,10 @@ def test_figures_of_a_trace_are_as_recorded() -> None:
     assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None), "without dates there is no rhythm"
 
 
-def test_quantile() -> None:
-    assert quantile([1.0, 2.0, 4.0], 0.5) == 2.0
-    assert quantile([1.0, 2.0, 4.0], 0.75) == 3.0
-    assert quantile([1.0], 0.99) == 1.0
-    assert quantile([], 0.5) == 0.0
+def test_percentile() -> None:
+    assert percentile([1.0, 4.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
+    assert percentile([1.0], 0.99) == 1.0
 
 
 # -- nodes

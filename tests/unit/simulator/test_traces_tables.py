@@ -183,8 +183,8 @@ def test_every_state_that_ends_a_job(tmp_path: Path, state: str) -> None:
         "tres": {"requested": [{"type": "gres", "name": "gpu:a100", "count": 2},
                                {"type": "gres", "name": "gpu", "count": 2}, {"type": "cpu", "name": "", "count": 4}]},
     }  # fmt: skip
-    (job,) = accounted_from({"jobs": [raw]})
-    assert (job.state, job.gpus, job.cpus) == (state_of(state), 2, 4)
+    ((ended, _),) = accounted_from({"jobs": [raw]})
+    assert (ended.state, ended.job.gpus, ended.job.cpus) == (state_of(state), 2, 4)
 
 
 @pytest.mark.parametrize("state", sorted(NOT_ENDED))

@@ -161,7 +161,7 @@ def test_numbers_are_bounded_where_they_enter() -> None:
     assert gpu_count("gres/gpu:٣") == 1
     assert gpu_count("gres/gpu:" + "9" * 5000) == 2**53
     assert gpu_mask("gpu:g0:2(IDX:0-99999999999999)").bit_length() <= 1024
-    assert len(gpu_types("gpu:99999999999999999999")[0]) == 1024
+    assert len(gpu_types("gpu:99999999999999999999")) == 1024
     assert memory_mib("mem=1.2.3M") == 0
     assert memory_mib("mem=" + "9" * 400 + "T") == 0
     assert hosts("n[0-99999999][0-99999999]") == [], "Slurm has no such range"
@@ -171,24 +171,6 @@ def test_numbers_are_bounded_where_they_enter() -> None:
     assert array_tasks("²", 3) == ([], None)
     (job,) = jobs({**RUNNING, "start_time": 1e400, "end_time": 10**30, "restart_cnt": float("nan"), "cpus": 10**25})
     assert (job.start_s, job.end_s, job.restarts, job.cpus) == (0.0, 0.0, 0, 0)
-
-
-def test_bytes_that_are_no_text_blind_nobody() -> None:
-    body = json.dumps({"jobs": [RUNNING, {**WAITING, "name": "NAME"}]}).encode().replace(b"NAME", b"\xff\xfe\x80")
-    assert jobs_from(loads(body))[0] == jobs(RUNNING)[0]
-    assert jobs_from(loads(body))[1].name == "���"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [rb"\x41", rb"\u12", b"a\nb", rb"\ud800", b"a\x00b", rb"\\", rb"\"", b"[" * 99, b"]}"],
-)  # fmt: skip
-def test_wrong_escapes_and_control_characters_blind_nobody(name: bytes) -> None:
-    body = json.dumps({"jobs": [RUNNING, {**WAITING, "name": "NAME"}]}).encode().replace(b"NAME", name)
-    made = jobs_from(loads(body))
-    assert [job.id for job in made] == ["7", "8"]
-    assert made[0] == jobs(RUNNING)[0]
-    made[1].name.encode()
 
 
 def test_one_record_that_nests_too_deep_or_does_not_parse_is_left_out() -> None:
@@ -211,7 +193,7 @@ def test_other_lists_have_the_same_barrier() -> None:
     assert [node.name for node in nodes_from({"nodes": nodes}, left_out)] == ["n1", "n2"]
     ended = {"job_id": 3, "state": {"current": ["COMPLETED"]}, "time": {"start": 5, "end": 9}}
     document = {"jobs": [ended, {**ended, "tres": {"requested": 5}}, 7, {**ended, "job_id": 4}]}
-    assert [job.id for job in accounted_from(document, left_out)] == ["3", "4"]
+    assert [one.ended.job.id for one in accounted_from(document, left_out)] == ["3", "4"]
     share = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.5}}}
     shares = {"shares": {"shares": [share, 5, {**share, "name": "bob", "fairshare": {"factor": {"set": 1}}}]}}
     assert fair_shares_from(shares, left_out) == {("ml", "ann"): 0.5}

@@ -136,14 +136,6 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert stage.request("own") == Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")
 
 
-def test_a_job_whose_note_is_lost_gets_its_request_back_too() -> None:
-    stage = scene()
-    mark = f"{MINE};node=gres/gpu:2"
-    stage.slurm.submit("own", "vc", 2, mark=mark, request=Request("gres/gpu:g2:1,gres/gpu:g3:1", req_nodes="n1"))
-    stage.mend()
-    assert stage.request("own").tres_per_node == "gres/gpu:2"
-
-
 def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back() -> None:
     stage = scene()
     stage.slurm.completing_s = 25.0

@@ -96,8 +96,6 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    from lucid.slurm.records.request import Request
-
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.submit(
         "2", "vc", 0, mark=OPAQUE.replace("interactive", "whole"), request=Request(others=(EXCLUSIVE,)), simple=False
@@ -163,28 +161,22 @@ def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, 
 # -- begin times and dependencies -------------------------------------------------------------------------------
 
 
-def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scene) -> None:
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scene, taken_back: bool) -> None:
     stage.slurm.submit("1", "vc", 1, mark=MINE, eligible_s=1000.0)
     assert waiting(stage) == []
     assert stage.mend() == []
     assert stage.cluster.aside() == {"1": "it has a begin time: it joins the queue when that has come"}
-    stage.slurm.advance(1001.0)
+    begin_s = 100.0 if taken_back else 1000.0
+    stage.slurm.advance(begin_s)
+    stage.slurm._set("1", eligible_s=begin_s)
+    stage.mend()
     (entry,) = stage.look().pending
-    assert entry.since_s == 1000.0, "its wait begins then"
+    assert entry.since_s == begin_s, "its wait begins then"
     assert held(stage, "1") == [True]
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_begin_time_that_its_user_takes_back_is_none(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE, eligible_s=1000.0)
-    stage.mend()
-    stage.slurm.now = 100.0
-    stage.slurm._set("1", eligible_s=100.0)
-    stage.mend()
-    (entry,) = stage.look().pending
-    assert entry.since_s == 100.0
 
 
 @pytest.mark.parametrize("begin_s", [0.0, 900.0])
@@ -344,22 +336,6 @@ def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> No
     assert len(told) == 8
 
 
-def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.slurm.advance(LEASE_S)
-    assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_start_that_slurm_refuses_leaves_it_parked(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.look()
-    stage.slurm.fails_at_write = lambda n: ActionRefused("Invalid generic resource (gres) specification")
-    assert stage.start("1", "n1:0") is not None
-    assert stage.slurm.records["1"].pending
-    stage.slurm.fails_at_write = lambda n: None
-    assert stage.slurm.records["1"].eligible_s == LEASE_S
-
-
 def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -> None:
     """Let go on what was seen before its lease was renewed, it was parked for ever (seen by the campaign)."""
     parked(stage, "1")
@@ -370,6 +346,22 @@ def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -
     assert stage.slurm.records["1"].state == "RUNNING"
 
 
+@pytest.mark.parametrize("now_s", [LEASE_S, 11.0])
+def test_one_that_was_let_go_is_not_parked_again_by_the_lease_that_it_had(stage: Scene, now_s: float) -> None:
+    """Slurm released it in the very second in which its first lease ended (seen by the campaign), or came back with
+    its records of before: lucidd renewed that lease for ever."""
+    stage.slurm.submit("big", "vc", 8, held=False, mark="none", run_s=1e4)
+    parked(stage, "1", PARKED.replace("node=gres/gpu:1", "skip=tasks"))
+    stage.slurm.now = 10.0
+    assert [said.partition(" as ")[0] for said in stage.mend()] == ["job 1: let go at its turn"]
+    stage.slurm.now = now_s
+    stage.slurm._set("1", eligible_s=LEASE_S)
+    for _ in range(3):
+        stage.mend()
+        assert stage.slurm.records["1"].eligible_s <= LEASE_S
+    assert stage.slurm.records["1"].eligible_s <= now_s
+
+
 def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.now = LEASE_S - 5
@@ -378,23 +370,15 @@ def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scen
     assert written(stage) == ["hold", "update", "release"]
 
 
-def test_an_array_is_held_as_a_whole(stage: Scene) -> None:
+@pytest.mark.parametrize(("begin", "begin_s"), [("", 0.0), (";begin=45", 45.0)])
+def test_an_array_is_held_as_a_whole_until_its_begin_time(stage: Scene, begin: str, begin_s: float) -> None:
     for task in range(3):
-        parked(stage, f"7_{task}")
+        parked(stage, f"7_{task}", PARKED + begin)
     assert waiting(stage) == []
     stage.slurm.records["7"] = stage.slurm.records["7_0"]  # that id stands for all of them
     assert stage.mend() == ["job 7: held until Lucid starts it"]
     assert stage.slurm.writes == [("7", "hold")]
-
-
-def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) -> None:
-    for task in range(3):
-        parked(stage, f"7_{task}", PARKED + ";begin=45")
-    stage.look()
-    stage.slurm.records["7"] = stage.slurm.records["7_0"]
-    assert stage.mend() == ["job 7: held until Lucid starts it"]
-    assert stage.slurm.writes == [("7", "hold")]
-    assert stage.slurm.records["7"].eligible_s == 45.0
+    assert stage.slurm.records["7"].eligible_s == begin_s
 
 
 def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucids_does_not(stage: Scene) -> None:

@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 
 from builders import at
-from fake_slurm import fake_node
 from lucid.core.decision import Action, Requeue, Start
 from lucid.core.snapshot import Partition
 from lucid.errors import ActionRefused, ClusterUnavailable
@@ -436,14 +435,6 @@ def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
     assert stage.cluster.aside()["3"] == "Slurm alone decides about it (None)"
 
 
-def test_nodes_that_are_reserved_say_so(stage: Scene) -> None:
-    stage.slurm.machines[0] = fake_node("n1", "vc", states=frozenset({"IDLE", "RESERVED"}))
-    assert [(node.name, node.available, node.out) for node in stage.look().nodes] == [
-        ("n1", False, "reserved"),
-        ("n2", True, ""),
-    ]
-
-
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("reason", ["Priority", LIMIT])
 def test_what_a_clock_said_that_was_a_day_ahead_holds_no_job_for_a_day(stage: Scene, anew: bool, reason: str) -> None:
@@ -561,10 +552,6 @@ def test_a_job_that_breaks_the_mending_leaves_the_others(site: Site, monkeypatch
         done(job_id)
 
     monkeypatch.setattr(site.slurm, "release", release)
-    told = []
-    for _ in range(5):
-        site.look()
-        told += site.mend()
-        site.slurm.advance(1.0)
+    told = site.turns(5)
     assert site.slurm.records["2"].state == "RUNNING"
     assert "job 1: cannot be repaired yet (OverflowError: a number of no size)" in told

@@ -159,19 +159,13 @@ def test_jobs_queue_again_at_their_old_place_when_their_partition_is_packed_agai
     before = queue(stage)
     unpacked(stage)
     stage.slurm.advance(500.0)
+    stage.restart()
     words = f"held again: what kept it from starting may have ended ({UNPACKED})"
     assert packed(stage) == [f"job {n}: {words}" for n in ("1", "2_0", "2_1", "3")]
     assert queue(stage) == before
     stage.slurm.limits = lambda job: ""
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
-
-
-def test_a_restarted_lucidd_knows_it_too(stage: Scene) -> None:
-    stage.jobs("1", mark=MINE)
-    unpacked(stage)
-    stage.restart()
-    assert len(packed(stage)) == 1
 
 
 def test_whoever_started_ended_or_is_held_by_others_meanwhile_is_left_alone(stage: Scene) -> None:
@@ -263,15 +257,6 @@ def planned(stage: Scene, policy: str) -> PartitionPlan:
     return decide(policy, replace(snapshot, predictions=predictions))
 
 
-def turns(stage: Scene, seconds: int) -> list[str]:
-    told = []
-    for _ in range(seconds):
-        stage.look()
-        told += stage.mend()
-        stage.slurm.advance(1.0)
-    return told
-
-
 @pytest.mark.parametrize(("cpus", "mem_mib"), [(16, 1000), (1, 31900)])
 def test_a_job_kept_from_cpus_or_memory_by_jobs_without_gpus_gets_its_place_in_slurms_order(
     cpus: int, mem_mib: int
@@ -279,9 +264,9 @@ def test_a_job_kept_from_cpus_or_memory_by_jobs_without_gpus_gets_its_place_in_s
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage, cpus, mem_mib)
     stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
-    turns(stage, 25)
+    stage.turns(25)
     assert stage.slurm.records["1"].held, "it may be over in a moment"
-    told = turns(stage, 10)
+    told = stage.turns(10)
     assert not stage.slurm.records["1"].held
     assert f"job 1: let go as its user wrote it: {CROWDED}" in told
     stage.slurm._set("1", state="PENDING", reason="Resources", placement=(), start_s=0.0)
@@ -324,9 +309,9 @@ def test_they_go_in_the_order_in_which_they_were_held() -> None:
     stage.slurm.limits = lambda job: "Resources" if job.user == "bob" else ""
     stage.slurm.submit("2", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-5.0)
     stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-9.0)
-    turns(stage, 40)
+    stage.turns(40)
     assert [stage.slurm.records[i].held for i in ("1", "2")] == [False, True]
-    turns(stage, 30)
+    stage.turns(30)
     assert not stage.slurm.records["2"].held, "the first one keeps nobody waiting for long"
 
 
@@ -337,7 +322,7 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
         stage.slurm.submit(f"gpu-{name}", "vc", 4, mark="none", user="dan", held=False)
     assert stage.slurm.records["gpu-n2"].state == "RUNNING"
     stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
-    turns(stage, 100)
+    stage.turns(100)
     assert stage.slurm.records["1"].held
 
 
@@ -372,11 +357,11 @@ def test_one_start_that_came_late_keeps_its_users_jobs_back_for_a_while_only() -
     for i in range(1, 9):
         stage.slurm.submit(str(i), "vc", 1, mark=MINE, user="alice")
     assert stage.start("1", "n1:0") is None
-    turns(stage, 15)
+    stage.turns(15)
     assert all(entry.barred for entry in stage.look().pending)
-    turns(stage, 40)
+    stage.turns(40)
     assert stage.start("2", "n1:1") is None
-    turns(stage, 2)
+    stage.turns(2)
     assert stage.slurm.records["2"].state == "RUNNING"
     assert stage.start("3", "n1:2") is None
     assert stage.start("4", "n1:3") is None
@@ -388,5 +373,5 @@ def test_small_jobs_do_not_wait_for_what_keeps_larger_ones() -> None:
     stage.slurm.submit("1", "vc", 4, mark=MINE, user="alice")
     stage.slurm.submit("2", "vc", 1, mark=MINE, user="alice")
     assert stage.start("1", "n1:0,1,2,3") is None
-    turns(stage, 15)
+    stage.turns(15)
     assert [entry.job.id for entry in stage.look().pending if not entry.barred] == ["2"]

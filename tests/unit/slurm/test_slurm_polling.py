@@ -118,7 +118,7 @@ def test_over_pyslurm_no_partition_is_packed() -> None:
     assert modes_from(settings, {"mode.a": "pack", "mode.b": "pack"}) == {"a": Mode.ORDER, "b": Mode.ORDER}
     assert modes_from(settings, {"mode.b": "observe"})["b"] is Mode.OBSERVE
     assert modes_from(over(), {"mode.a": "pack"})["a"] is Mode.PACK
-    with pytest.raises(ConfigError, match=r"daemon\.partitions\.vc = 'pack'.*slurm\.client = 'command'"):
+    with pytest.raises(ConfigError, match=r"partitions\.vc = 'pack'.*does not tell all.*slurm\.client = 'command'"):
         settings_from({"slurm": PYSLURM, "daemon": {"partitions": {"vc": "pack"}}}, "test")
 
 
@@ -184,20 +184,12 @@ def _told(snapshot: Snapshot) -> list[tuple[Any, ...]]:
 def test_after_a_quiet_time_a_chain_of_jobs_is_looked_at_at_once_and_a_storm_once_a_second() -> None:
     """Of jobs one after the other, as of srun in a loop, each met a lucidd that had looked for the one before, and
     waited for the rest of the second: Slurm's test 39.10 took 37 s in place of 3."""
-    looks, now_s, waits = PollBudget(1.0), 1000.0, []
-    for _ in range(STORED + 20):
-        looks.spend(now_s)
-        waits.append(looks.least_s)
-        now_s += looks.least_s
-    assert waits[:STORED] == [0.1] * STORED
-    assert waits[-10:].count(1.0) >= 9
-
-
-def test_looks_are_stored_up_to_a_number_while_it_is_quiet() -> None:
-    looks = PollBudget(1.0)
+    looks, waits = PollBudget(1.0), []
     for n in range(STORED + 5):
         looks.spend(1000.0 + 0.1 * n)
-    assert looks.least_s == 1.0
+        waits.append(looks.least_s)
+    assert waits[:STORED] == [0.1] * STORED
+    assert waits[-1] == 1.0
     looks.spend(1020.0)
     assert looks.least_s == 0.1
     for n in range(20):
@@ -347,16 +339,6 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_hides_what_changes_about_any_job(name: str) -> None:
-    slurm = Slurm(*(job(number) for number in range(1, 9)))
-    slurm.jobs[7] = job(7, name=name)
-    assert slurm.numbered() == slurm.jobs
-    for number in range(1, 9):
-        slurm.jobs[number] = replace(slurm.jobs[number], extra="changed")
-        assert slurm.numbered() == slurm.jobs, (name, number)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -390,8 +372,6 @@ class Commands(CommandClient):
         self.ran: list[str] = []
 
     def _run(self, command: Sequence[str]) -> str:
-        import json
-
         self.ran.append(" ".join(command))
         if command[0] == "scontrol":
             return "".join(f"JobId={n} JobName={r['name']} JobState=PENDING\n" for n, r in self.records.items())

@@ -15,7 +15,7 @@ from fake_slurm import AHEAD_S, FakeSlurm, fake_node
 from lucid.core.decision import EndProfiling, Requeue
 from lucid.places import Mode
 from lucid.slurm.client import Changes, declined
-from lucid.slurm.records.fields import parse_mark, resized, says, wrong_start
+from lucid.slurm.records.fields import resized, says, wrong_start
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import JobNote
@@ -41,12 +41,6 @@ def test_what_only_looks_like_a_word_is_none(comment: str) -> None:
 SITES = '{"network": "sharp;held=0;vc=other"}'
 
 
-def test_what_a_site_wrote_behind_the_tag_is_no_part_of_it() -> None:
-    assert parse_mark(f"lucid:vc=vc;held=1;v=2 {SITES}") == {"vc": "vc", "held": "1", "v": "2"}
-    assert parse_mark(f"lucid:vc=vc;held=1\n{SITES}") == {"vc": "vc", "held": "1"}
-    assert parse_mark(SITES) is None
-
-
 def test_a_job_with_a_sites_admin_comment_waits_starts_and_starts_over_like_any_other() -> None:
     s = Scene()
     s.jobs("1", 2, request=Request(tres_per_node="gres/gpu:2"), light=True, mark=f"{MINE} {SITES}")
@@ -54,9 +48,7 @@ def test_a_job_with_a_sites_admin_comment_waits_starts_and_starts_over_like_any_
     assert s.start("1", "n2:1,3") is None
     s.slurm.advance(100.0)
     assert s.do("1", Requeue(WHY)) is None
-    for _ in range(40):
-        s.mend()
-        s.slurm.advance(5.0)
+    s.turns(200.0, 5.0)
     assert [entry.job.id for entry in s.look().pending] == ["1"]
     assert s.slurm.records["1"].admin_comment == f"{MINE} {SITES}"
 
@@ -136,15 +128,6 @@ def lose_store(s: Scene) -> None:
     s.store.take_lease("me", 0.0, 1e9)
 
 
-def settle(s: Scene, seconds: float = 200.0) -> list[str]:
-    words: list[str] = []
-    while seconds > 0.0:
-        words += s.mend()
-        s.slurm.advance(5.0)
-        seconds -= 5.0
-    return words
-
-
 @pytest.mark.parametrize("tag", [None, AT_START, "", "(null)"])
 @pytest.mark.parametrize("how", ["Slurm", "Lucid", "Lucid, and the next lucidd", "the end of profiling"])
 def test_who_is_requeued_waits_in_lucids_queue_again(tag: str | None, how: str) -> None:
@@ -159,7 +142,7 @@ def test_who_is_requeued_waits_in_lucids_queue_again(tag: str | None, how: str) 
         assert s.do("1", EndProfiling(WHY) if profiled else Requeue(WHY), "prof" if profiled else "vc") is None
     if how == "Lucid, and the next lucidd":
         s.restart()
-    assert ("was requeued, not by Lucid; waits again" in " ".join(settle(s))) is (how == "Slurm")
+    assert ("was requeued, not by Lucid; waits again" in " ".join(s.turns(200.0, 5.0))) is (how == "Slurm")
     assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
     assert [(entry.job.id, entry.job.vc) for entry in s.look().pending] == [("1", "vc")]
     assert s.start("1", "n1:0,1") is None
@@ -172,7 +155,7 @@ def test_a_request_that_was_left_empty_is_written_again() -> None:
     s = ran(AT_START)
     assert s.do("1", Requeue(WHY)) is None
     s.slurm._set("1", request=Request(), gpus=0)
-    settle(s)
+    s.turns(200.0, 5.0)
     assert s.request("1").tres_per_node == ASKED
 
 
@@ -186,7 +169,7 @@ def test_job_number_user_and_submit_time_decide_whose_it_is(how: str) -> None:
     other = {"user": {"user": "bob"}, "submit time": {"submit_s": 77.0}, "older store": {}}[how]
     s.slurm._set("1", state="PENDING", placement=(), held=True, **other)
     before = s.slurm.records["1"]
-    settle(s)
+    s.turns(200.0, 5.0)
     left_alone = s.slurm.records["1"].request == before.request and not s.look().pending
     assert left_alone is (how != "older store"), "a note of an earlier version has the request, and no tag"
 
@@ -219,7 +202,7 @@ def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, 
     lose_store(s)
     s.modes["vc"] = mode
     s.restart()
-    settle(s)
+    s.turns(200.0, 5.0)
     assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
     assert s.slurm.records["1"].held is (mode is Mode.PACK)
     assert [entry.job.id for entry in s.look().pending] == ["1"]
@@ -230,7 +213,7 @@ def test_a_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
     lose_store(s)
     s.restart()
     s.slurm._set("1", state="PENDING", placement=(), held=True, submit_s=s.slurm.now)
-    settle(s)
+    s.turns(200.0, 5.0)
     assert not s.look().pending
     s.slurm._set("1", admin_comment="lucid:vc=vc;held=1;v=2")
     s.look()
@@ -260,7 +243,7 @@ def watched(folder: Path) -> Scene:
 def test_a_job_is_listed_before_it_is_held(tmp_path: Path) -> None:
     s = ran(None, watched(tmp_path))
     assert s.do("1", Requeue(WHY)) is None
-    settle(s)
+    s.turns(200.0, 5.0)
     assert s.slurm.records["1"].held
 
 
@@ -320,7 +303,7 @@ def test_a_list_that_is_none_is_passed_over(tmp_path: Path, harm: str) -> None:
         path.write_bytes(b"\x00\xff" * 1000 + b"\n1 0 - rm\n1 0 -1 lucid:\n99999999999999 0 - lucid:a\n")
     s = Scene(state=tmp_path)
     s.jobs("1", 2, mark=AT_START)
-    settle(s)
+    s.turns(200.0, 5.0)
     assert s.slurm.records["1"].held
     assert not s.look().pending
 

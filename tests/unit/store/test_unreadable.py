@@ -20,6 +20,7 @@ from lucid.daemon.reporting.starts import starts_from_view
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemoryFile
 from lucid.slurm.records.configuration import reservations_from
+from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
 from lucid.slurm.view.power_saving import Power
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
@@ -86,6 +87,11 @@ TABLE: list[tuple[Reads, list[Any], Any]] = [
         lambda _, row, __: Power(row).boots,
         [{"n1": "x", "n2": [1, "y", -4, 1e9], "n3": None, 4: [3]}],
         {"n2": [1.0]},
+    ),
+    (
+        lambda _, row, __: (failed_pairs_in({"pairs.off.vc": row, "paused": "1"}), unpaired({})),
+        ["", "x", "1", "[]", "1 2 3 4", "{}", "\0"],
+        ({}, set()),
     ),
     (policy_memory, [{"policy": "lucid", "memory": {"is": "lucid.gone.Nothing"}}], {}),
     (trouble, ["", "[", "[]", "{}", '{"host": 1}', "[" * 100_000, '{"at_s": 1e999}', "\xff"], []),

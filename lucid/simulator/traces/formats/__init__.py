@@ -1,1 +1,1 @@
-"""One module for each format of traces: ``ABOUT`` says what it is, ``read`` reads it."""
+"""One module for each format of traces: its ``read`` reads one."""

@@ -11,7 +11,6 @@ from lucid.accounting.log_rows import BadCell, Drop, ReadOptions, Row, Source, s
 from lucid.accounting.values import elapsed_s
 from lucid.simulator.traces.record import Draft, Trace, collect
 
-ABOUT = "an accounting log of PBS (records of kind E)"
 _COLUMNS = ("date", "kind", "job", "keys")
 _FIRST = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Za-z];[^;]*;")
 _KEYS = re.compile(r"""([\w.]+)=("[^"]*"|'[^']*'|\S*)""")

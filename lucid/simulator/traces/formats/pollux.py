@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source
 from lucid.core.job import Elastic
 from lucid.simulator.cluster.application import Application, read_application
 from lucid.simulator.cluster.training import AppLearning
-from lucid.simulator.traces.record import Draft, Trace, collect
+from lucid.simulator.traces.record import Draft, Trace, collect_csv
 
 ABOUT = "a workload of Pollux, elastic jobs with their profiles"
 NEEDED = ("name", "time", "application", "num_replicas", "batch_size")
@@ -34,9 +34,6 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
 
     Raises:
         TraceError: a missing column, a bad row that is not to be skipped, or a profile that cannot be read."""
-    fit_header(source, header_line, header, NEEDED, ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line)
     folder = source.path.parent if options.applications is None else options.applications
     known: dict[str, Application] = {}
 
@@ -48,7 +45,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
             known[name] = read_application(folder / name)
         return _draft(row, known[name])
 
-    trace = collect(source, rows, row, parse, options, lambda _: None, rebase=False)
+    trace = collect_csv(source, header, header_line, NEEDED, ABOUT, parse, options, lambda _: None, rebase=False)
     return replace(trace, evaluated_with=_EVALUATED_WITH)
 
 

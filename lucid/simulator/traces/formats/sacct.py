@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from lucid.accounting.log_rows import Drop, ReadOptions, Source, first_line
-from lucid.accounting.sacct import ABOUT, SacctJob, SacctLog
+from lucid.accounting.sacct import SacctJob, SacctLog
 from lucid.simulator.traces.record import Draft, Trace, collect
-
-__all__ = ["ABOUT", "read"]
 
 
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:

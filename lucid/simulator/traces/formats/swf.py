@@ -12,7 +12,6 @@ from lucid.accounting.log_rows import Drop, ReadOptions, Row, Source, split_rows
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Draft, Trace, collect
 
-ABOUT = "Standard Workload Format (processors taken as GPUs)"
 COLUMNS = (
     "job_number",
     "submit_time",

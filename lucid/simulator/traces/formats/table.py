@@ -11,14 +11,12 @@ from lucid.accounting.log_rows import (
     ReadOptions,
     Row,
     Source,
-    csv_rows,
     first_line,
-    fit_header,
     split_line,
 )
 from lucid.accounting.values import elapsed_s, limit_s, mem_mib, state_of
 from lucid.errors import ConfigError
-from lucid.simulator.traces.record import Draft, Trace, collect
+from lucid.simulator.traces.record import Draft, Trace, collect_csv
 
 ABOUT = "a table whose columns --columns names"
 NEEDED = ("id", "submit", "gpus")
@@ -84,13 +82,17 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
         raise ConfigError("--format table: say with --columns which column is which, as in submit=arrived,gpus=ngpu")
     line = first_line(source)[1]
     delimiter = max(DELIMITERS, key=line.count)
-    header = split_line(line, delimiter)
-    fit_header(source, header_line, header, list(options.columns.values()), ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line, delimiter)
-    of = options.columns
-    return collect(
-        source, rows, row, lambda one: _draft(one, of), options, lambda first_s: first_s if first_s > _DATED else None
+    header, of = split_line(line, delimiter), options.columns
+    return collect_csv(
+        source,
+        header,
+        header_line,
+        list(of.values()),
+        ABOUT,
+        lambda row: _draft(row, of),
+        options,
+        lambda first_s: first_s if first_s > _DATED else None,
+        delimiter=delimiter,
     )
 
 

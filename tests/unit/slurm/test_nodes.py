@@ -1,15 +1,22 @@
-"""Nodes that sleep and are woken."""
+"""Nodes that sleep and are woken; and those where a Prolog fails beside a pair, which drains the node: lucidd makes
+no more pairs there, then none in the partition."""
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fake_slurm import fake_node
+from builders import LIGHT, FixedPredictor, a_job, at, guess, nodes, part, settings
+from fake_slurm import FakeSlurm, fake_node
+from lucid.binder.binder import Binder
 from lucid.core.decision import Requeue
+from lucid.core.job import Pending
+from lucid.core.ledger import Ledger
+from lucid.setup.doctor_state import _failed_pairs
 from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.nodes import BOOTS_VIEW
 from lucid.slurm.view.power_saving import Power, PowerRules
@@ -57,6 +64,7 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
         ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
         ("IDLE POWERING_DOWN NOT_RESPONDING", WAKES, "powers down"),
         ("IDLE NOT_RESPONDING", WAKES, "not_responding"),
+        ("IDLE RESERVED", WAKES, "reserved"),
     ],
 )
 def test_where_slurm_will_not_wake_a_node_it_is_out(states: str, rules: PowerRules, words: str) -> None:
@@ -94,9 +102,7 @@ def test_a_start_on_a_sleeping_node_is_under_way_while_it_boots_and_no_run_time(
     entry = stage.look().running[0]
     assert (entry.job.id, entry.start_s, entry.elapsed_s(stage.slurm.now)) == ("1", 1300.0, 0.0)
     assert "boots" in (stage.do("1", Requeue(WHY)) or "")
-    for _ in range(70):
-        stage.slurm.advance(1.0)
-        stage.mend()
+    stage.turns(70)
     assert (stage.slurm.records["1"].state, stage.slurm.records["1"].start_s) == ("RUNNING", 1060.0)
     assert [verb for _, verb in stage.slurm.writes] == ["update", "release"]
 
@@ -105,9 +111,7 @@ def test_how_long_boots_take_is_learned_and_kept(stage: Scene) -> None:
     stage.slurm.sleep("n1", "n2")
     stage.jobs("1")
     stage.start("1", "n1:0")
-    for _ in range(70):
-        stage.slurm.advance(1.0)
-        stage.look()
+    stage.turns(70)
     stage.slurm.sleep("n1")
     stage.restart()
     assert stage.store.view(BOOTS_VIEW) == {"n1": [pytest.approx(60.0, abs=1.0)]}
@@ -139,9 +143,7 @@ def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
     stage.slurm.boot_fails.add("n1")
     stage.jobs("1", light=True)
     stage.start("1", "n1:0")
-    for _ in range(65):
-        stage.slurm.advance(1.0)
-        stage.mend()
+    stage.turns(65)
     record = stage.slurm.records["1"]
     assert (record.pending, record.held) == (True, True)
     assert not stage.look().nodes[0].available
@@ -164,15 +166,6 @@ def test_a_node_that_changed_is_seen_within_two_seconds_while_a_job_waits(stage:
         stage.slurm.advance(1.0)
     assert not seen
     assert stage.slurm.reads - reads == 3, "the nodes were asked for once"
-
-
-def test_nodes_are_not_asked_for_where_nothing_waits(stage: Scene) -> None:
-    stage.look()
-    reads = stage.slurm.reads
-    for _ in range(20):
-        stage.slurm.advance(1.0)
-        stage.look()
-    assert (stage.slurm.reads - reads, stage.slurm.asked_states) == (20, 0)
 
 
 class Stop(threading.Event):
@@ -223,3 +216,94 @@ def test_told_to_stop_it_stops(wake: WakeFile) -> None:
     stop.set()
     wake.wait(stop, 0.0, 60.0)
     assert len(stop.waited) == 1
+
+
+DRAINED = frozenset({"MIXED", "DRAIN"})
+
+
+def drains(s: Scene, node: str, *jobs: str, reason: str = "Prolog error") -> None:
+    """Slurm drains the node; these jobs are held again."""
+    s.slurm.node(node, states=DRAINED, reason=reason)
+    for name in jobs:
+        s.slurm._set(name, state="PENDING", placement=(), held=True, restarts=1, reason="launch failed requeued held")
+
+
+def unshared(s: Scene) -> list[str]:
+    s.look()
+    s.slurm.advance(60.0)  # nodes are asked for less often than jobs
+    return [node.name for node in s.look().nodes if node.slots == 1]
+
+
+def pair(s: Scene, host: str, guest: str, where: str) -> None:
+    s.jobs(f"{host} {guest}", light=True)
+    assert s.start(host, where) is None
+    s.slurm.advance(30.0)
+    assert s.start(guest, where, beside=host) is None
+    s.slurm.advance(1.0)
+
+
+def site() -> Scene:
+    return Scene(slurm=FakeSlurm([*(fake_node(f"n{i}", "vc") for i in (1, 2, 3)), fake_node("p1", "prof")]))
+
+
+def test_no_more_pairs_on_the_node_and_after_a_second_one_none_in_the_partition() -> None:
+    s = site()
+    pair(s, "1", "2", "n1:0")
+    assert unshared(s) == []
+    drains(s, "n1", "2")
+    assert unshared(s) == ["n1"]
+    s.slurm.node("n1", states=frozenset({"IDLE"}), reason="")
+    s.slurm.advance(1000.0)
+    assert unshared(s) == ["n1"]
+    s.restart()
+    assert unshared(s) == ["n1"], "resumed, and by the next lucidd"
+    pair(s, "3", "4", "n2:0")
+    drains(s, "n2", "4")
+    assert unshared(s) == ["n1", "n2", "n3"]
+    [whole, first, second] = _failed_pairs(s.store.settings())
+    assert "no more pairs are made in vc: Slurm drained several" in whole.what
+    assert "on n1 since" in first.what
+    assert "job 2 was to share GPUs there, and Slurm drained the node with 'Prolog error'" in first.what
+    assert "NodeName=n2 State=RESUME, and lucidctl mode vc configured" in second.remedy
+
+
+@pytest.mark.parametrize("how", ["alone", "other reason", "earlier", "runs"])
+def test_what_was_no_pair_s_doing_ends_no_pairs(how: str) -> None:
+    s = site()
+    if how == "alone":
+        s.jobs("1 2", light=True)
+        assert s.start("1", "n1:0") is None
+        assert s.start("2", "n1:1") is None
+    else:
+        pair(s, "1", "2", "n1:0")
+    if how == "runs":
+        s.look()
+        s.jobs("3", light=True)
+        assert s.start("3", "n1:3") is None
+    drains(s, "n1", "3" if how == "runs" else "2", reason="bad disk" if how == "other reason" else "Prolog error")
+    if how == "earlier":
+        s.restart()
+    assert unshared(s) == []
+    assert not [*_failed_pairs(s.store.settings())]
+
+
+def test_an_epilog_that_fails_after_a_pair_counts_as_well() -> None:
+    s = site()
+    pair(s, "1", "2", "n1:0")
+    s.look()
+    s.slurm.advance(1000.0)
+    s.look()
+    s.slurm._set("1", state="COMPLETED", end_s=s.slurm.now)
+    drains(s, "n1", reason="Epilog error")
+    assert unshared(s) == ["n1"]
+
+
+def test_the_planner_lets_nobody_join_where_gpus_are_not_shared() -> None:
+    def offered(slots: int) -> bool:
+        entry, known = Pending(a_job("h", 1), 0.0, LIGHT), {"h": guess(1000.0, 0), "g": guess(1000.0, 0)}
+        vc = part([replace(node, slots=slots) for node in nodes(1, 4)])
+        binder = Binder(vc, Ledger(vc), known, FixedPredictor(), settings().packing, 0.0)
+        binder.started(entry, at("n1:0"))
+        return binder.offered_to(a_job("g", 1))
+
+    assert (offered(2), offered(1)) == (True, False)
