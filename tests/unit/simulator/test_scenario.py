@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from builders import VC, a_trace, by, policy
+from lucid.cli.console import answer
 from lucid.cli.main import lucidctl
+from lucid.cli.replay.simulate import gains_words
 from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Ended, Job, JobProfile
@@ -231,7 +233,7 @@ def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
     assert times_baseline({"lucid": metrics["lucid"]}) == {}
 
 
-def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
+def test_users_and_vcs_that_lose_come_first_and_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     found = gains(run_of("lucid", [720.0, 0.0, 0.0]), PLAIN)
     assert found is not None
     assert [(party.name, party.later) for party in found.users] == [("ada", 1), (HOSTILE, 0)]
@@ -239,6 +241,9 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert (found.users_losing, found.vcs_losing, found.latest_s) == (1, 1, 720.0)
     assert gains_to_dict(found)["users_losing"] == 1
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
+    answer(None, False, gains_words(found))
+    said = capsys.readouterr().out
+    assert said.index("│ ada") < said.index("job j0 ends 12 min later: waited 12 min longer")
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
 
