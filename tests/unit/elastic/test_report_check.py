@@ -12,11 +12,6 @@ from typing import Any
 import pytest
 from test_resizes import WHY, Stage
 
-from benchmarks.elastic_stream import (
-    forecast,
-    least_makespan_s,
-    small_jobs,
-)
 from builders import at
 from lucid.config.load import settings_from
 from lucid.core.decision import Resize, Start
@@ -390,9 +385,3 @@ def test_a_silent_job_is_left_alone_by_pollux(tmp_path: Path) -> None:
     stage.slurm.advance(100.0)
     assert turns(stage, cycle(stage), 3) == []
     assert "no report for" in stage.cluster.status()["elastic"]["1"]
-
-
-def test_no_policy_beats_the_bound_at_the_initial_batch() -> None:
-    jobs = small_jobs(20, 5, 8.0)
-    least_s = least_makespan_s(jobs) - 1.0
-    assert all(least_s <= forecast(jobs, name, 5.0, 0.0).makespan_s for name in ("fifo", "elastic", "elastic-ef"))

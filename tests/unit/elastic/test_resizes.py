@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,17 @@ class Stage:
         return said
 
     @property
+    def story(self) -> str:
+        """What is said of job 1's elasticity."""
+        return str(self.cluster.status()["elastic"]["1"])
+
+    @property
     def starts(self) -> list[tuple[str, str]]:
         return [(name, show_placement(place)) for _, name, place in self.slurm.starts]
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
@@ -125,29 +130,29 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         ("lucid:elastic=1-2,lucid:restart", Elastic(2, 1)),
         ("lucid:elastic=1-8,nodes=2", Elastic(8, 1, max_nodes=2)),
         ("lucid:elastic=1-2,colour=blue", Elastic(2, 1)),
+        ("", None),
+        ("elastic=1-8", None),
+        ("xlucid:elastic=1-8", None),
+        ("lucid:exclusive", None),
     ],
 )
-def test_a_comment_opts_in(comment: str, limits: Elastic) -> None:
-    assert elastic_request(comment).limits == limits
-
-
-@pytest.mark.parametrize("comment", ["", "elastic=1-8", "xlucid:elastic=1-8", "lucid:exclusive"])
-def test_a_comment_that_does_not_ask_is_no_wish(comment: str) -> None:
-    assert elastic_request(comment) == elastic_request("")
+def test_a_comment_opts_in(comment: str, limits: Elastic | None) -> None:
+    found = elastic_request(comment)
+    assert found == elastic_request("") if limits is None else found.limits == limits
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
      "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000,
-     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes="],
+     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes=", "1-8,start=0", "1-8,start=9", "1-8,start=x", "1-8,start="],
 )  # fmt: skip
 def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> None:
     assert elastic_request(f"lucid:elastic={text}").limits is None
-    stage.submit("1", comment=f"lucid:elastic={text}")
+    stage.submit("1", 4, comment=f"lucid:elastic={text}")
     stage.report("1")
     assert stage.entry("1").job.elastic is None
-    assert "cannot be read" in stage.cluster.status()["elastic"]["1"]
+    assert ("within 1-8 is wanted" if "start" in text else "cannot be read") in stage.story
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,10 @@ def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> 
         ({"features": "ib"}, "features"),
         ({"gpus": 9}, "9 GPUs"),
         ({"mark": "lucid:vc=vc"}, "after its submission"),
+        (
+            {"gpus": 4, "comment": "lucid:elastic=1-8,nodes=1", "min_nodes": 2},
+            "asks for 2 nodes, and its comment says 1 at the most",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(
@@ -166,7 +175,7 @@ def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(
     stage.submit("1", **rest)
     stage.report("1")
     assert stage.entry("1").job.elastic is None
-    assert words in stage.cluster.status()["elastic"]["1"]
+    assert words in stage.story
 
 
 def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
@@ -175,35 +184,59 @@ def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
     assert stage.entry("1").job.elastic is None
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
     assert structs.replace(stage.slurm.records["1"].request, req_nodes="") == before
-    assert "first report" in stage.cluster.status()["elastic"]["1"]
-
-
-def test_reports_reach_the_policy(stage: Stage) -> None:
-    stage.running("1")
+    assert "first report" in stage.story
+    stage.report("1")
+    stage.round()
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
     assert entry.progress.epoch_s == ((2, 10.0),)
-    assert "between 1 and 8 GPUs" in stage.cluster.status()["elastic"]["1"]
+    assert "between 1 and 8 GPUs" in stage.story
 
 
-def test_a_job_that_stops_reporting_is_rigid_from_then_on(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, silent_s=60.0)
+def flagged(state: str, *flags: str) -> Callable[[Stage], object]:
+    """What Slurm says of the job from now on."""
+    return lambda stage: stage.slurm._set("1", state=state, flags=stage.slurm.records["1"].flags | {*flags})
+
+
+def without_folder(stage: Stage) -> None:
+    stage.folder.rename(stage.folder.with_name("away"))
+    stage.round(4000.0, 3)
+    assert stage.cluster.reports_trouble().blind
+
+
+RIGID: dict[str, tuple[dict[str, float], Callable[[Stage], object], str]] = {
+    "no report for a minute": ({"silent_s": 60.0}, lambda stage: stage.round(100.0), "no report for"),
+    "the policy resizes nothing": ({}, lambda stage: stage.restart(resizes=False), "resizes no job"),
+    "just started": ({"resize_every_s": 50.0}, lambda stage: None, ""),
+    # Slurm requeues no job that an administrator has suspended: a policy that counts on its GPUs waits in vain
+    "suspended": ({}, flagged("SUSPENDED"), "suspended"),
+    "ending": ({}, flagged("COMPLETED", "COMPLETING"), ""),
+    "the folder is gone": ({}, without_folder, "there is no such folder"),
+}
+
+
+@pytest.mark.parametrize("how", RIGID)
+def test_a_job_is_rigid_for_a_while_and_nobody_is_judged(tmp_path: Path, how: str) -> None:
+    settings, begin, words = RIGID[how]
+    (tmp_path / "reports").mkdir()
+    stage = Stage(tmp_path / "reports", **settings)
     stage.running("1")
-    assert stage.entry("1").job.elastic is not None
-    stage.round(100.0)
+    assert (stage.entry("1").job.elastic is None) is (how == "just started")
+    begin(stage)
     entry = stage.entry("1")
-    assert entry.job.elastic is None
-    assert entry.job.gpus == 2
-    assert "no report for" in stage.cluster.status()["elastic"]["1"]
+    assert (entry.job.elastic, entry.job.gpus) == (None, 2)
+    assert words in stage.story
+    assert stage.cluster.status()["doubted"] == {}
+    if how == "ending":
+        return
+    stage.slurm._set("1", state="RUNNING")
+    if not stage.folder.exists():
+        stage.folder.with_name("away").rename(stage.folder)
+    stage.round(60.0 if how == "just started" else 1.0)
     stage.report("1", epochs=2.0)
+    stage.restart()
     assert stage.entry("1").job.elastic is not None
-
-
-def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> None:
-    stage.running("1")
-    stage.restart(resizes=False)
-    assert stage.entry("1").job.elastic is None
-    assert "resizes no job" in stage.cluster.status()["elastic"]["1"]
+    assert not stage.cluster.reports_trouble().blind
 
 
 # -- reports -------------------------------------------------------------------------------------------------
@@ -231,7 +264,7 @@ def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
     stage.submit("1")
     (stage.home / "1.json").write_bytes(content)
     assert stage.entry("1").job.elastic is None
-    assert "refused" in stage.cluster.status()["elastic"]["1"]
+    assert "refused" in stage.story
 
 
 def test_a_report_is_read_in_its_users_folder_only(tmp_path: Path) -> None:
@@ -297,15 +330,6 @@ def test_a_resized_job_is_told_the_batch_that_was_chosen(stage: Stage, own: str,
     stage.round(rounds=3)
     assert stage.do("1", Start(at("n2:0,1,2,3"), WHY)) is None
     assert stage.slurm.records["1"].extra == told, "it names its GPUs, and stays until the next resize"
-
-
-def test_a_job_keeps_its_gpus_for_a_while_after_it_started(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, resize_every_s=50.0)
-    stage.running("1")
-    assert stage.entry("1").job.elastic is None
-    assert stage.entry("1").job.gpus == 2
-    stage.round(60.0)
-    assert stage.entry("1").job.elastic is not None
 
 
 def test_nobody_starts_on_gpus_that_a_resized_job_has_not_left(stage: Stage) -> None:
@@ -530,14 +554,11 @@ def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> 
     stage.round(rounds=6)
     tells(stage, 120, **lie)
     assert stage.entry("1").job.elastic.max_gpus == 5
-    assert (
-        "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports"
-        in stage.cluster.status()["elastic"]["1"]
-    )
+    assert "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports" in stage.story
     assert "it has told no progress for" in stage.cluster.status()["doubted"]["1"]
     tells(stage, 120, **lie)
     assert stage.entry("1").job.elastic.max_gpus == 1
-    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.status()["elastic"]["1"]
+    assert "it goes back to the 1 GPU that its user asked for" in stage.story
     (stage.home / "1.json").unlink()  # nor does it keep them by saying nothing
     assert stage.entry("1").job.elastic.max_gpus == 1
     assert stage.do("1", Resize(at("n1:0"), WHY)) is None
@@ -545,7 +566,7 @@ def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> 
     tells(stage, 60, **lie)
     assert stage.entry("1").job.elastic is None
     assert stage.entry("1").job.gpus == 1
-    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.status()["elastic"]["1"]
+    assert "it is not resized: lucidd's clock contradicts" in stage.story
     for number in range(1, 40):  # and who is honest again is believed again
         tells(stage, 10, 10.0 + number, every=10, epoch_s=[[1, 10.0]])
     assert stage.entry("1").job.elastic.max_gpus == 8
@@ -561,22 +582,7 @@ def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
         sampler.measured["1"] = [GpuUse("g0", began_s, stage.slurm.now, stage.slurm.now - began_s, 0.0)]
         tells(stage, 10, 1.0 + number, every=10, epoch_s=[[2, 10.0]])
     assert stage.entry("1").job.elastic is None
-    assert "its GPUs have not worked for" in stage.cluster.status()["elastic"]["1"]
-
-
-def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> None:
-    stage.running("1")
-    stage.folder.rename(stage.folder.with_name("away"))
-    stage.round(4000.0, 3)
-    assert stage.entry("1").job.elastic is None
-    assert "there is no such folder" in stage.cluster.status()["elastic"]["1"]
-    assert stage.cluster.status()["doubted"] == {}
-    assert stage.cluster.reports_trouble().blind
-    stage.folder.with_name("away").rename(stage.folder)
-    stage.report("1", epochs=2.0)
-    stage.round()
-    assert stage.entry("1").job.elastic is not None
-    assert not stage.cluster.reports_trouble().blind
+    assert "its GPUs have not worked for" in stage.story
 
 
 def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
@@ -603,7 +609,7 @@ def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comm
     asks = structs.replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
     stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
     assert stage.entry("1").job.elastic.max_nodes == nodes
-    assert ("at the most" in stage.cluster.status()["elastic"]["1"]) == (nodes is not None)
+    assert ("at the most" in stage.story) == (nodes is not None)
     wide = Resize(at("n1:0,1,2,3 n2:0,1,2,3"), WHY)
     assert stage.do("1", wide) is None
     stage.round(rounds=8)
@@ -623,12 +629,6 @@ def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
     assert back.nodes == "1-3"
 
 
-def test_a_job_that_asks_for_more_nodes_than_its_comment_says_stays_rigid(stage: Stage) -> None:
-    stage.submit("1", 4, comment="lucid:elastic=1-8,nodes=1", min_nodes=2)
-    assert stage.entry("1").job.elastic is None
-    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.status()["elastic"]["1"]
-
-
 # -- the first start -----------------------------------------------------------------------------------------
 
 
@@ -636,7 +636,7 @@ def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -
     stage.submit("1", 4, comment="lucid:elastic=1-8,start=2")
     entry = stage.entry("1")
     assert entry.job.elastic == Elastic(4, 2)
-    assert "may start on 2 to 4 GPUs" in stage.cluster.status()["elastic"]["1"]
+    assert "may start on 2 to 4 GPUs" in stage.story
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
     coming = stage.entry("1", Running)
     assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
@@ -646,10 +646,3 @@ def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -
     stage.report("1")
     assert stage.entry("1").job.elastic == Elastic(8, 1, 8, pinned=True)
     assert stage.entry("1").job.gpus == 4, "what its user wrote is not forgotten"
-
-
-@pytest.mark.parametrize("text", ["start=0", "start=9", "start=x", "start="])
-def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) -> None:
-    stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
-    assert stage.entry("1").job.elastic is None
-    assert "within 1-8 is wanted" in stage.cluster.status()["elastic"]["1"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,9 +19,24 @@ from lucid.errors import ClusterError, ClusterUnavailable, Finding
 from lucid.node.reports import health_folder, write_health
 from lucid.places import Mode
 from lucid.setup.doctor import check_site
-from lucid.setup.site import Site, see_site
-from lucid.slurm.records.configuration import Limits, Partition, clock_from, config_from_text, partitions_from
+from lucid.setup.doctor_slurm import check_lending, check_served
+from lucid.setup.render import lending_text
+from lucid.setup.site import Look, Site, see_site
+from lucid.setup.site import Site as SlurmSite
+from lucid.slurm.records.configuration import (
+    GroupLimit,
+    Limits,
+    Partition,
+    clock_from,
+    config_from_text,
+    gpu_limits_from,
+    group_limits_from,
+    partitions_from,
+)
+from lucid.slurm.records.fields import partition_settings_from
 from lucid.slurm.records.from_json import nodes_from
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
 RELEASES = ("24.11", "26.05")
@@ -59,10 +75,31 @@ def site(request: pytest.FixtureRequest) -> Site:
     return sound(request.param)
 
 
-def test_a_sound_cluster_has_no_findings(site: Site) -> None:
-    assert found(site) == []
-    assert found(site, settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
-    assert found(site, settings(partitions={"vc-a": "observe"}, profiling_partition="")) == []
+ORDER = {"partitions": {"vc-a": "order"}, "profiling_partition": ""}
+NO_MEMORY = {"DefMemPerCPU": "0"}
+SOUND: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {}),
+    ({}, ORDER),
+    ({}, {**ORDER, "partitions": {"vc-a": "observe"}}),
+    ({"GresTypes": "gpu", "TaskProlog": "", "SelectTypeParameters": ""}, ORDER),
+    ({"AccountingStorageType": ""}, {"catch_up_days": 0}),
+    ({"SchedulerParameters": "extra_constraints"}, {"mps": False}),
+    ({"Prolog": ""}, {"mps": False}),
+    ({**NO_MEMORY, "DefMemPerNode": "100"}, {}),
+    ({**NO_MEMORY, "JobDefaults": "DefMemPerGPU=1000"}, {}),
+]
+
+
+@pytest.mark.parametrize(("config", "daemon"), SOUND, ids=lambda item: str(item)[:40])
+def test_what_is_sound_or_not_needed_has_no_findings(
+    site: Site, config: dict[str, str], daemon: dict[str, Any]
+) -> None:
+    assert found(replace(site, config={**(site.config or {}), **config}), settings(**daemon)) == []
+
+
+def test_each_partition_may_have_a_default_of_memory_of_its_own(site: Site) -> None:
+    partitions = [replace(part, def_mem_mib=1) for part in site.partitions]
+    assert found(replace(site, config={**(site.config or {}), **NO_MEMORY}, partitions=partitions)) == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +141,12 @@ CONFIG = [
     ({"PrivateData": "jobs,usage"}, "warn", "lucidd shows everybody"),
     ({"SlurmctldParameters": "rl_enable,rl_bucket_size=10"}, "warn", "rate limit"),
     ({"PriorityType": "priority/basic"}, "warn", "no site factors"),
+    ({"SchedulerType": "sched/builtin"}, "bad", "sched/builtin"),
+    ({"MCSPlugin": "mcs/user", "MCSParameters": "enforced,select"}, "bad", "mcs/user"),
+    ({"MCSPlugin": "mcs/user", "MCSParameters": "ondemand,noselect"}, "", ""),
+    ({"BurstBufferType": "burst_buffer/lua"}, "warn", "burst buffer"),
+    ({"AccountingStorageTRES": "cpu,gres/gpu,gres/gpu:a100,gres/shard"}, "warn", "gres/gpu:a100"),
+    ({"PriorityWeightAssoc": "10"}, "warn", "PriorityWeightAssoc"),
 ]
 
 
@@ -112,8 +155,8 @@ def test_a_setting_that_is_wrong_is_found(site: Site, wrong: dict[str, str], lev
     assert site.config is not None
     assert wrong.keys() <= site.config.keys(), "as Slurm names it"
     findings = found(replace(site, config={**site.config, **wrong}))
-    assert [item.level for item in findings if words in item.what] == [level]
-    assert len(findings) == 1 or wrong.keys() & {"JobSubmitPlugins"}
+    assert [item.level for item in findings if words in item.what] == [level] * bool(level)
+    assert len(findings) <= 1 or wrong.keys() & {"JobSubmitPlugins"}
 
 
 @pytest.mark.parametrize(
@@ -126,11 +169,6 @@ def test_control_groups_without_job_numbers_are_told(setting: str | None, plugin
     here = replace(sound("26.05"), config=config)
     told = [one for one in check_site(settings(), modes_from(settings(), {}), here) if "SLUID" in one.what]
     assert [(one.level, one.remedy.split()[0]) for one in told] == [("ok", "CgroupJobIdPaths=yes")] * said
-
-
-def test_what_matters_to_packing_alone_is_not_said_of_ordering(site: Site) -> None:
-    config = {**(site.config or {}), "GresTypes": "gpu", "TaskProlog": "", "SelectTypeParameters": ""}
-    assert found(replace(site, config=config), settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
 
 
 @pytest.mark.parametrize(
@@ -151,16 +189,6 @@ def test_order_mode_needs_site_factors_that_count_and_do_not_rule(
     assert [words in item.what for item in findings] == ([True] if words else [])
 
 
-def test_a_daemon_that_is_not_to_catch_up_needs_no_accounting(site: Site) -> None:
-    config = {**(site.config or {}), "AccountingStorageType": ""}
-    assert found(replace(site, config=config), settings(catch_up_days=0)) == []
-
-
-def test_mps_that_is_off_needs_neither_extra_nor_prolog(site: Site) -> None:
-    for wrong in ({"SchedulerParameters": "extra_constraints"}, {"Prolog": ""}):
-        assert found(replace(site, config={**(site.config or {}), **wrong}), settings(mps=False)) == []
-
-
 def with_partition(name: str, /, **changes: Any) -> Callable[[Site], Site]:
     def change(site: Site) -> Site:
         parts = [replace(part, **changes) if part.name == name else part for part in site.partitions]
@@ -171,10 +199,6 @@ def with_partition(name: str, /, **changes: Any) -> Callable[[Site], Site]:
 
 def with_nodes(name: str, /, **changes: Any) -> Callable[[Site], Site]:
     return lambda site: replace(site, nodes=[replace(n, **changes) if n.name == name else n for n in site.nodes])
-
-
-def without_memory(site: Site) -> Site:
-    return replace(site, config={**(site.config or {}), "DefMemPerCPU": "0"})
 
 
 CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
@@ -191,7 +215,8 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
         "bad",
         "'prof' does not exist; did you mean 'profiling'? (there are: profiling, vc-a, vc-b)",
     ),
-    (without_memory, "bad", "no default memory"),
+    (lambda site: replace(site, config={**(site.config or {}), **NO_MEMORY}), "bad", "no default memory"),
+    (lambda site: replace(site, accounting="Slurmdb query failed"), "warn", "accounting"),
     (with_nodes("n1", gpu_types=("a100", "a100")), "bad", "have no address"),
     (with_nodes("n1", shard_types=frozenset()), "bad", "have no address"),
     (with_nodes("n1", slots=frozenset({2, 4})), "bad", "do not have 2 to 8 slots each"),
@@ -223,14 +248,6 @@ def test_a_partition_of_the_configuration_that_is_not_there_is_named(site: Site)
     assert any("at once" in item.what for item in found(site, settings(partitions={"prof": "pack"})))
     (finding,) = found(site, settings(profiling_partition=""))
     assert "no profiling partition" in finding.what
-
-
-def test_memory_may_have_its_default_in_any_place(site: Site) -> None:
-    bare = without_memory(site)
-    assert found(with_partition("vc-a", def_mem_mib=100)(with_partition("vc-b", def_mem_mib=1)(
-        with_partition("prof", def_mem_mib=1)(bare)))) == []  # fmt: skip
-    for key, value in (("DefMemPerNode", "100"), ("JobDefaults", "DefMemPerGPU=1000")):
-        assert found(replace(bare, config={**(bare.config or {}), key: value})) == []
 
 
 def test_slurms_own_user_needs_no_level_and_a_watcher_none_at_all(site: Site) -> None:
@@ -363,12 +380,6 @@ def test_without_munge_pairs_are_said_to_share_by_time_slicing() -> None:
     assert not [each for each in found if why in each.what]
 
 
-def test_accounting_that_is_silent_is_a_warning() -> None:
-    site = replace(sound("24.11"), accounting="Slurmdb query failed")
-    found = [one for one in check_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
-    assert [(one.level, one.remedy) for one in found] == [("warn", "start slurmdbd, and the data base behind it")]
-
-
 POWER = {"SuspendProgram": "/s", "ResumeProgram": "/r", "SuspendTime": "600 sec", "ResumeTimeout": "300 sec"}
 
 
@@ -400,3 +411,187 @@ def test_what_of_power_saving_is_not_served_is_told(site: Site) -> None:
     assert any(
         "n1: did not come up within ResumeTimeout (300 s)" in f.what for f in found(replace(down, nodes=nodes))
     )
+
+
+SHOWN = (
+    "PartitionName=vc-a AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "
+    "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED "
+    "MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED Nodes=n[1-2] PriorityJobFactor=1 PriorityTier=1 RootOnly=NO "
+    "ReqResv=NO OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF State=UP TotalCPUs=32 TotalNodes=2 "
+    "SelectTypeParameters=NONE JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
+)
+GPU_LIMITS = {"AccountingStorageEnforce": "associations,limits"}
+
+
+def shown(**changes: str) -> dict[str, dict[str, str]]:
+    """As ``scontrol -o show partition`` printed it, with vc-a changed."""
+    read = partition_settings_from(SHOWN)
+    return {**read, "vc-a": {**read["vc-a"], **changes}}
+
+
+PARTITION = [
+    ({"ExclusiveUser": "YES"}, "bad", "one user's at a time"),
+    ({"Exclusive": "USER"}, "bad", "one user's at a time"),
+    ({"Exclusive": "TOPO"}, "bad", "TOPO"),
+    ({"MaxCPUsPerNode": "8"}, "bad", "MaxCPUsPerNode=8"),
+    ({"MaxCPUsPerNode": "64"}, "", ""),
+    ({"MaxCPUsPerSocket": "4"}, "bad", "MaxCPUsPerSocket=4"),
+    ({"TRESBillingWeights": "cpu=1.0,gres/gpu=2.0"}, "bad", "bills a job in slots nothing for its GPUs"),
+    ({"TRESBillingWeights": "cpu=1.0,GRES/gpu=2.0,GRES/shard=2.0"}, "", ""),
+    ({"TRESBillingWeights": "CPU=1.0,Mem=0.25G"}, "", ""),
+    ({"TRESBillingWeights": "GRES/gpu:a100=2.0,GRES/shard=1"}, "bad", "by their model"),
+    ({"LLN": "YES"}, "warn", "LLN"),
+    ({"ReqResv": "YES"}, "warn", "ReqResv"),
+]
+
+
+@pytest.mark.parametrize(("changes", "level", "words"), PARTITION, ids=lambda item: str(item)[:40])
+def test_what_a_partition_has_that_packing_does_not_serve(changes: dict[str, str], level: str, words: str) -> None:
+    site = replace(sound("24.11"), partition_settings=shown(**changes))
+    told = found(site)
+    assert [item.level for item in told] == [level] * bool(level)
+    assert all(words in item.what and "vc-a" in item.what for item in told)
+    assert not found(site, settings(partitions={"vc-a": "order"}, profiling_partition=""))
+
+
+def test_jobs_of_a_federation_are_known_by_their_numbers() -> None:
+    def told(mode: Mode, number: int) -> list[tuple[str, bool]]:
+        seen = SlurmSite((24, 11), {}, (), (), [cast(SlurmJob, SimpleNamespace(number=number))])
+        found = check_served(Look(settings(), {"vc-a": mode}, seen))
+        return [(one.level, "federation" in one.what) for one in found]
+
+    assert told(Mode.PACK, 67108865) == [("bad", True)]
+    assert told(Mode.ORDER, 67108865) == told(Mode.PACK, 67043328) == []
+
+
+QOS = """\
+normal|||||||||
+four|gres/gpu=4||||||||
+both|gres/gpu=4,gres/shard=4||||||||
+each|||||||gres/gpu=1||
+job||||gres/gpu=8|||||
+least|||||||||gres/gpu=1
+model||||||||gres/gpu:a100=2,gres/shard=9|
+memory|gres/gpumem=4G||||||||
+"""
+ASSOCS = """\
+root|||||||
+capped||gres/gpu=2|||||
+capped|alice|cpu=9|gres/gpu=600||||
+teaching|carol|gres/shard=2|||||
+"""
+
+
+def test_limits_on_gpus_that_slots_get_round_and_those_by_model() -> None:
+    limits = gpu_limits_from(QOS, ASSOCS)
+    assert limits.uncounted == (
+        "QOS four (gres/gpu=4)",
+        "QOS each (gres/gpu=1)",
+        "QOS job (gres/gpu=8)",
+        "account capped (gres/gpu=2)",
+        "account capped for alice (gres/gpu=600)",
+    )
+    assert limits.by_model == ("QOS model (gres/gpu:a100=2)",)
+    assert limits.least == ("QOS least (gres/gpu=1)",)
+    site = sound("24.11")
+    told = found(replace(site, gpu_limits=limits, config={**(site.config or {}), **GPU_LIMITS}))
+    assert [item.level for item in told] == ["bad", "bad", "warn"]
+    assert "QOS four (gres/gpu=4), QOS each" in told[0].what
+    assert not found(replace(site, gpu_limits=limits, config={**(site.config or {}), "AccountingStorageEnforce": ""}))
+
+
+ENFORCED = {"AccountingStorageEnforce": "associations,limits,qos"}
+PACK = {"a": Mode.PACK, "b": Mode.PACK}
+LIMITS = {"QOS qa": GroupLimit(4, 8), "QOS qb": GroupLimit(4, 8)}
+
+
+def lends(mode: str = "borrow", a: int = 4, **daemon: Any) -> Settings:
+    pool = {"partition": "over", "quotas": {"a": a, "b": 4}}
+    data = {"daemon": {"pool": pool, **daemon}, "policy": {"lending": {"mode": mode}}}
+    return settings_from(data, "test")
+
+
+def partition(name: str, qos: str = "") -> Partition:
+    return Partition(name, "UP", False, False, (), 1000, None, False, qos)
+
+
+LENT = [fake_node(name, "", partitions=frozenset({"a", "b", "over"})) for name in ("n1", "n2")]
+PARTITIONS = [partition("a", "qa"), partition("b", "qb"), partition("over")]
+
+
+def told(
+    given: Settings,
+    partitions: Sequence[Partition] = PARTITIONS,
+    nodes: Sequence[SlurmNode] = LENT,
+    limits: Mapping[str, GroupLimit] | None = LIMITS,
+    config: Mapping[str, str] = ENFORCED,
+    modes: Mapping[str, Mode] = PACK,
+    defaults: Mapping[str, JobDefaults] = MappingProxyType({}),
+) -> list[str]:
+    site = Site((24, 11), config, nodes, partitions, (), group_limits=limits, defaults=defaults)
+    found = [*check_lending(Look(given, modes, site))]
+    assert all(item.remedy and item.level in ("bad", "warn") for item in found)
+    return [item.what for item in found]
+
+
+def test_where_all_is_right_and_where_nothing_is_lent_nothing_is_told() -> None:
+    assert told(lends()) == []
+    assert told(lends("off"), [], [], {}, {}) == []
+    own = [fake_node(f"n{vc}", "", partitions=frozenset({vc, "over"})) for vc in "ab"]
+    assert told(lends(), [replace(p, qos="") for p in PARTITIONS], own, {}, {}) == [], "nodes of its own need no QOS"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"partitions": PARTITIONS[:2]}, "partition 'over' (daemon.pool.partition) does not exist"),
+        ({"nodes": [LENT[0], replace(LENT[1], partitions=frozenset({"a", "b"}))]}, "partition 'over' lacks n2"),
+        ({"nodes": LENT[:1]}, "quotas are 8 GPUs together, and the VCs have 4: they cannot all be met"),
+        ({"given": lends(a=3)}, "quotas are 7 GPUs together, and the VCs have 8: the rest is only borrowed"),
+        ({"given": lends(a=3)}, "gres/gpu=4, gres/shard=8, and daemon.pool.quotas.a is 3"),
+        ({"limits": {**LIMITS, "QOS qa": GroupLimit(4)}}, "of partition 'a' has GrpTRES gres/gpu=4, gres/shard=none"),
+        ({"limits": {"QOS qb": GroupLimit(4, 8)}}, "Slurm keeps 'a' to no quota"),
+        ({"limits": None}, "it cannot be told which GrpTRES"),
+        ({"config": {"AccountingStorageEnforce": "associations"}}, "AccountingStorageEnforce has no limits"),
+        ({"partitions": [*PARTITIONS[:2], partition("over", "qa")]}, "'over' has the QOS of a VC (qa)"),
+        ({"modes": {"a": Mode.PACK, "b": Mode.OBSERVE}}, "are in different modes (a pack, b observe)"),
+        ({"defaults": {"a": JobDefaults(2), "b": NO_DEFAULTS, "over": NO_DEFAULTS}}, "each GPU than a (JobDef"),
+        (
+            {"given": lends(gpu_mem_mib_by_feature={"big": 80000}),
+             "nodes": [LENT[0], replace(LENT[1], features=frozenset({"big"}))]},
+            "have 24576 to 80000 MiB",
+        ),
+    ],
+)  # fmt: skip
+def test_each_wrong_or_missing_limit_is_told(change: dict[str, Any], words: str) -> None:
+    assert words in "\n".join(told(**{"given": lends(), **change}))
+
+
+def test_quotas_of_accounts_need_a_qos_of_the_pools_partition_that_goes_before_them() -> None:
+    bare = [partition("a"), partition("b"), partition("over")]
+    accounts = {"account ml": GroupLimit(4, 8)}
+    assert "no QOS with GrpTRES: a job that is to borrow waits" in "\n".join(told(lends(), bare, LENT, accounts))
+    lent = {**accounts, "QOS lent": GroupLimit(8, 16)}
+    assert told(lends(), [*bare[:2], partition("over", "lent")], LENT, lent) == []
+    stranger = {**lent, "QOS six": GroupLimit(6, 12)}
+    (found,) = told(lends(), [*bare[:2], partition("over", "lent")], LENT, stranger)
+    assert "the GrpTRES of QOS lent goes before those of QOS six" in found
+
+
+def test_limits_are_read_of_what_sacctmgr_prints() -> None:
+    qos = "normal|||||||||\nqa|cpu=4,gres/gpu=4,gres/shard=8||||||||\n"
+    assocs = "root|||||||\nml||gres/gpu=2|||||\nml|ada|gres/gpu=1|||||\n"
+    assert group_limits_from(qos, assocs) == {"QOS qa": GroupLimit(4, 8), "account ml": GroupLimit(2)}
+
+
+def test_what_is_to_be_typed() -> None:
+    own = lending_text("over", {"a": 4, "b": 4}, {"a": ["n1"], "b": ["n2"]}, frozenset(), 8)
+    assert "PartitionName=over Nodes=n1,n2 " in own
+    assert "sacctmgr" not in own
+    both = {"a": ["n1", "n2"], "b": ["n1", "n2"]}
+    typed = lending_text("over", {"a": 4, "b": 4}, both, frozenset("ab"), 8)
+    assert "sacctmgr -i add qos a-quota set GrpTRES=gres/gpu=4,gres/shard=8\n" in typed
+    assert "PartitionName=b … QOS=b-quota\n" in typed
+    accounts = lending_text("over", {"a": 4, "b": 4}, both, frozenset("ab"), 8, by_account=True)
+    assert "sacctmgr -i add qos lucid-borrow set GrpTRES=gres/gpu=8,gres/shard=16\n" in accounts
+    assert "MaxTime=UNLIMITED State=UP QOS=lucid-borrow\n" in accounts

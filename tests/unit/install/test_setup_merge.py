@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
-from lucid.setup.conf_text import Edit, edited, read_texts, statements_of, with_values
+from lucid.setup.conf_text import Edit, edited, read_texts, statements_of
 from lucid.setup.install import NEW_TOML, check_installation, install_files, with_keys
 from lucid.setup.merge import Merged, merge_pack
 from lucid.setup.nodes import host_list
@@ -131,51 +131,59 @@ def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
     assert "NodeName" not in texts["slurm.conf"]
 
 
-def test_an_include_that_is_missing_is_named(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF + "include /etc/slurm/gone.conf\n")
-    with pytest.raises(ConfigError, match=r"gone\.conf"):
-        site.merged()
-
-
-def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.replace("\n", "\r\n"), GRES.replace("\n", "\r\n"))
-    merged = site.merged()
-    texts = site.write(merged)
-    for text in texts.values():
-        assert text.count("\n") == text.count("\r\n")
-        assert "\r\r" not in text
-    assert "Gres=" + addresses(range(4)) + " Feature=ib,a100  # rack 1\r\n" in texts["slurm.conf"]
-    assert site.merged().files == {}
-
-
-def test_a_missing_last_line_end_joins_no_lines(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.rstrip("\n"), GRES.rstrip("\n"))
-    texts = site.write(site.merged())
-    assert "Default=YES\n# Lucid (lucidctl setup):\n" in texts["slurm.conf"]
-    assert site.merged().files == {}
-
-
-def test_bytes_that_are_no_utf8_stay(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.encode() + b"# M\xfcnchen\n")
-    site.write(site.merged())
-    assert b"# M\xfcnchen\n" in (site.etc / "slurm.conf").read_bytes()
-
-
-def test_continued_lines_keep_their_layout(tmp_path: Path) -> None:
-    broken = CONF.replace(" RealMemory=64000 ", " \\\n   RealMemory=64000 \\\n   ")
-    site = Site(tmp_path, broken)
-    texts = site.write(site.merged())
-    assert (
-        f"CPUs=16 \\\n   RealMemory=64000 \\\n   Gres={addresses(range(4))} Feature=ib,a100  # rack 1\n"
-        in texts["slurm.conf"]
-    )
-    assert site.merged().files == {}
-
-
-@pytest.mark.parametrize("line", ["GresTypes=gpu SlurmctldDebug=info", "GresTypes=", " Include x", "PriorityType x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GresTypes=gpu SlurmctldDebug=info",
+        "GresTypes=",
+        " Include x",
+        "PriorityType x",
+        "include /etc/slurm/gone.conf",
+    ],
+)
 def test_a_line_with_which_slurm_does_not_start_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ConfigError, match=r"slurm\.conf, line 10: Slurm does not read"):
+    with pytest.raises(ConfigError, match=r"slurm\.conf, line 10: Slurm does not read|gone\.conf"):
         Site(tmp_path, CONF + line + "\n").merged()
+
+
+GPUS = addresses(range(4))
+LINE = "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n"
+LAYOUTS: dict[str, tuple[str | bytes, str, str]] = {
+    "line ends of Windows": (
+        CONF.replace("\n", "\r\n"), GRES.replace("\n", "\r\n"), f"Gres={GPUS} Feature=ib,a100  # rack 1\r\n"
+    ),
+    "no last line end": (CONF.rstrip("\n"), GRES.rstrip("\n"), "Default=YES\n# Lucid (lucidctl setup):\n"),
+    "no UTF-8": (CONF.encode() + b"# M\xfcnchen\n", GRES, "# M\udcfcnchen\n"),
+    "continued lines": (
+        CONF.replace(" RealMemory=64000 ", " \\\n   RealMemory=64000 \\\n   "), GRES,
+        f"CPUs=16 \\\n   RealMemory=64000 \\\n   Gres={GPUS} Feature=ib,a100  # rack 1\n",
+    ),
+    "models of gres.conf": (CONF.replace("gpu:a100:4", "gpu:4"), GRES, f"Gres={GPUS} Feature=ib,a100"),
+    "defaults of nodes": (
+        CONF.replace(LINE, 'NodeName=DEFAULT CPUs=16 Gres=gpu:a100:4 Feature=ib\nNodeName=n[1-4]\n'
+                           'NodeName=DEFAULT Gres="" Feature=""\n'),
+        GRES, f"\nNodeName=n[1-4] Gres={GPUS} Feature=ib,a100\n",
+    ),
+    "a comment that looks like a value": (
+        CONF.replace(LINE, "NodeName=n[1-4] Gres=gpu:a100:4 # Feature=no\n"), GRES,
+        f"NodeName=n[1-4] Gres={GPUS} Feature=a100 # Feature=no\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_however_a_file_is_laid_out_it_stays_so(tmp_path: Path, how: str) -> None:
+    conf, gres, expected = LAYOUTS[how]
+    site = Site(tmp_path, conf, gres)
+    merged = site.merged()
+    assert merged.models == {"a100"}
+    texts = site.write(merged)
+    assert expected in texts["slurm.conf"]
+    assert "NodeName=c[1-9] CPUs=64" in texts["slurm.conf"]
+    for text in texts.values():
+        assert text.count("\r\n") == (text.count("\n") if "Windows" in how else 0)
+        assert "\r\r" not in text
+    assert site.merged().files == {}
 
 
 def test_blanks_operators_quotes_and_case_are_read_as_slurm_reads_them(tmp_path: Path) -> None:
@@ -227,13 +235,9 @@ def test_includes_follow_the_clusters_name_and_gres_conf_has_them_too(tmp_path: 
 def test_what_is_in_force_and_stands_in_no_file_is_refused(tmp_path: Path, key: str) -> None:
     said = refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
     assert f"slurmctld has {key}=other" in said
-    usual = {"AccountingStorageTRES": "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu", "GresTypes": "gpu"}
-    assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
-
-
-def test_what_slurm_itself_accounts_for_beside_gpus_is_no_refusal(tmp_path: Path) -> None:
     by_itself = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpumem,gres/gpuutil"
-    assert not Site(tmp_path).merged(in_force={**IN_FORCE, "AccountingStorageTRES": by_itself}).refused
+    usual = {"AccountingStorageTRES": by_itself, "GresTypes": "gpu"}
+    assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
 
 
 def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> None:
@@ -316,13 +320,6 @@ def test_without_slurmdbd_nothing_is_accounted(tmp_path: Path) -> None:
     site = Site(tmp_path, conf)
     texts = site.write(site.merged(in_force={**IN_FORCE, "AccountingStorageType": ""}))
     assert "AccountingStorageTRES" not in texts["slurm.conf"], "slurmctld does not start with it"
-
-
-def test_types_of_gres_conf_are_models_too(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.replace("gpu:a100:4", "gpu:4"))
-    merged = site.merged()
-    assert merged.models == {"a100"}
-    assert "Feature=ib,a100" in site.write(merged)["slurm.conf"]
 
 
 def test_lines_of_gres_conf_by_gpu_with_cores(tmp_path: Path) -> None:
@@ -410,15 +407,18 @@ def test_a_slot_is_billed_however_a_partition_names_its_nodes(
     assert (line in text) != billed
 
 
-def test_defaults_of_nodes_count(tmp_path: Path) -> None:
-    conf = CONF.replace(
-        "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n",
-        'NodeName=DEFAULT CPUs=16 Gres=gpu:a100:4 Feature=ib\nNodeName=n[1-4]\nNodeName=DEFAULT Gres="" Feature=""\n',
-    )
-    site = Site(tmp_path, conf)
-    texts = site.write(site.merged())
-    assert f"\nNodeName=n[1-4] Gres={addresses(range(4))} Feature=ib,a100\n" in texts["slurm.conf"]
-    assert "NodeName=c[1-9] CPUs=64\n" in texts["slurm.conf"]
+def test_setup_bills_a_slot_as_the_gpu_that_it_stands_for(tmp_path: Path) -> None:
+    billed = 'PartitionName=DEFAULT TRESBillingWeights="CPU=1.0,Mem=0.25G,GRES/gpu=2.0"\n'
+    ours = "PartitionName=vc-b Nodes=n[3-4] TRESBillingWeights=CPU=1.0,gres/gpu=8 # ours\n"
+    free = "PartitionName=vc-c Nodes=n4 TRESBillingWeights=CPU=1.0\n"
+    site = Site(tmp_path, CONF + billed + ours + free)
+    merged = site.merged(packed=("n1", "n2", "n3", "n4"))
+    assert any("billed" in note for note in merged.notes)
+    text = site.write(merged)["slurm.conf"]
+    assert billed.replace('2.0"', '2.0,GRES/shard=2.0"') in text
+    assert ours.replace("gpu=8", "gpu=8,GRES/shard=8") in text
+    assert free in text
+    assert not site.merged().files, "a second time nothing changes"
 
 
 @pytest.mark.parametrize(
@@ -445,6 +445,7 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
         (CONF, GRES.replace("n[1-4]", "n[1-4"), "host list that setup does not read"),
         (CONF.replace("NodeName=n[1-4]", "NodeName=n[1-4"), GRES, "host list that setup does not read"),
         (CONF.replace("NodeName=n[1-4]", "NodeName=m[1-4]"), GRES, "n1 has no NodeName line with GPUs"),
+        (CONF + "PartitionName=p Nodes=n1 TRESBillingWeights=gres/gpu:a100=8\n", GRES, "gres/gpu:a100"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_merged_is_refused_with_the_remedy(
@@ -506,13 +507,6 @@ def test_an_edit_leaves_every_other_byte_alone(lines: list[str], ends: bool) -> 
         fresh = edited(text, [Edit(statement.first, statement.after, ("new",))])
         assert fresh.split("\n")[: statement.first] == before
         assert fresh.split("\n")[statement.first + 1 :] == after
-
-
-def test_a_value_is_set_behind_a_comment_of_a_line_before(tmp_path: Path) -> None:
-    text = "NodeName=a Gres=gpu:1 # Feature=no\n"
-    [statement] = statements_of(text, tmp_path)
-    fresh = edited(text, [with_values(statement, text, {"Feature": "x", "gres": "gpu:2"})])
-    assert fresh == "NodeName=a Gres=gpu:2 Feature=x # Feature=no\n"
 
 
 @given(st.sets(st.sampled_from([f"n{i}" for i in range(12)] + ["n007", "n008", "m", "gpu-1a"])))

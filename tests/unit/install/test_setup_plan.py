@@ -5,18 +5,21 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError
 from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal
-from lucid.setup.conf_text import Change, diff_of
+from lucid.setup.conf_text import Change, Texts, diff_of, read_texts
 from lucid.setup.host_actions import Machine
-from lucid.setup.plan import Options, Plan, make_plan
+from lucid.setup.install import without_table
+from lucid.setup.plan import Lending, Options, Plan, lending_of, make_plan, pool_for
 from lucid.setup.site import Site
-from lucid.slurm.records.configuration import Partition
+from lucid.slurm.records.configuration import Limits, Partition
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import Preemption
 
@@ -154,6 +157,15 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     assert plan.wanted["GresTypes"] == "gpu,shard"
     assert plan.wanted["JobSubmitPlugins"] == "lua"
     assert any("--gpu-mem a100=" in note for note in plan.notes)
+    assert "as it is here" in " ".join(plan.notes)
+    served = plan_for(root, "pack", running(SlurmctldParameters="enable_configless"))
+    assert "reach them by themselves" in " ".join(served.notes)
+    own = root / "etc/slurm/job_submit.lua"
+    own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
+    refused = plan_for(root, "pack")
+    assert "job_submit.lua of the site's own" in refused.refused[0].what
+    assert own not in {change.path for change in refused.changes}
+    own.unlink()
     assert ("/etc/slurm/lucid/task_prolog", "0755") in plan.node_files
     assert ("/etc/slurm/gres.conf", "0644") in plan.node_files
     done(plan)
@@ -264,6 +276,31 @@ def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Site, what:
     assert all(refusal.remedy for refusal in plan.refused)
 
 
+@pytest.mark.parametrize(
+    ("seen", "what"),
+    [
+        ({"partition_settings": {"vc-a": {"ExclusiveUser": "YES"}}}, "one user's at a time"),
+        ({"partition_settings": {"vc-a": {"OverSubscribe": "FORCE:4"}}}, "FORCE:4"),
+        ({"partition_settings": {"vc-a": {"OverSubscribe": "EXCLUSIVE"}}}, "EXCLUSIVE"),
+        ({"partition_settings": {"vc-b": {"ExclusiveUser": "YES"}}}, ""),
+        ({"partition_settings": {"vc-a": {"LLN": "YES"}}}, ""),
+        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "4"}}}, "MaxCPUsPerNode=4"),
+        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "8"}}}, ""),  # nodes have 8
+        ({"gpu_limits": Limits(("QOS four (gres/gpu=4)",))}, "QOS four"),
+    ],
+)
+def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_order_mode_goes(
+    root: Path, seen: dict[str, Any], what: str
+) -> None:
+    site = replace(running(AccountingStorageEnforce="associations,limits"), **seen)
+    plan = plan_for(root, "pack", site)
+    refused = plan.refused
+    assert [what in each.what for each in refused] == [True] * bool(what)
+    assert any("LLN" in note for note in plan.notes) is ("LLN" in str(seen))
+    assert all("order" in each.remedy for each in refused if "vc-a" in each.what)
+    assert not plan_for(root, "order", site).refused
+
+
 def test_a_slurm_without_lua_is_refused(root: Path) -> None:
     """slurmctld ends over a plugin that it does not find."""
     folder = root / "usr/lib/slurm"
@@ -272,14 +309,6 @@ def test_a_slurm_without_lua_is_refused(root: Path) -> None:
     assert "Slurm's Lua plugin is not installed" in plan_for(root, "pack", seen).refused[0].what
     (folder / "job_submit_lua.so").touch()
     assert not plan_for(root, "pack", seen).refused
-
-
-def test_a_plugin_of_the_sites_own_is_neither_replaced_nor_passed_over(root: Path) -> None:
-    own = root / "etc/slurm/job_submit.lua"
-    own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
-    plan = plan_for(root, "pack")
-    assert "job_submit.lua of the site's own" in plan.refused[0].what
-    assert own not in {change.path for change in plan.changes}
 
 
 def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
@@ -301,12 +330,6 @@ def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> N
 def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
     with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
         make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vcx",)), PROGRAMS)
-
-
-def test_configless_nodes_need_the_hooks_alone(root: Path) -> None:
-    notes = " ".join(plan_for(root, "pack", running(SlurmctldParameters="enable_configless")).notes)
-    assert "reach them by themselves" in notes
-    assert "as it is here" in " ".join(plan_for(root, "pack").notes)
 
 
 class Deaf(Head):
@@ -360,3 +383,119 @@ def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:
     assert b"catch_up_days = 30" in toml.after
     done(plan)
     assert not offers(plan_for(root, "observe"))
+
+
+POOL_CONF = """\
+PartitionName=DEFAULT MaxTime=2-0 OverSubscribe=NO
+PartitionName=vc-a Nodes=n1 Default=YES AllowAccounts=ml,nlp
+PartitionName=vc-b Nodes=n2 MAXTIME=2-0 AllowAccounts=vision AllowGroups=ALL
+PartitionName=vc-c Nodes=n[3-4] State=UP AllowAccounts=ml
+"""
+VCS = ("vc-a", "vc-b", "vc-c")
+
+
+def vc_node(name: str, *vcs: str, kinds: tuple[str, ...] = ("a100",) * 4, **more: object) -> SlurmNode:
+    states, features = frozenset({"IDLE"}), frozenset(more.pop("features", ()))  # type: ignore[call-overload]
+    made = SlurmNode(name, kinds, frozenset(), 8, 1000, features, frozenset(vcs), states)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+NODES = [vc_node("n1", "vc-a"), vc_node("n2", "vc-b"), vc_node("n3", "vc-c"), vc_node("n4", "vc-c")]
+
+
+def texts_of(folder: Path, conf: str = POOL_CONF) -> Texts:
+    path = folder / "slurm.conf"
+    path.write_text(conf)
+    return read_texts(folder, path)
+
+
+def lending(folder: Path, asked: str, data: dict[str, object] | None = None, conf: str = POOL_CONF) -> Lending:
+    return lending_of(asked, settings_from(data or {}, "test"), texts_of(folder, conf), VCS, NODES, [])
+
+
+def test_like_vcs_get_a_partition_over_all_their_nodes_for_whoever_may_use_one_of_them(tmp_path: Path) -> None:
+    pool = pool_for(texts_of(tmp_path), VCS, NODES)
+    assert (pool.partition, pool.quotas) == ("overflow", {"vc-a": 4, "vc-b": 4, "vc-c": 8})
+    assert pool.lines[1] == (
+        "PartitionName=overflow Nodes=n[1-4] MaxTime=2-0 OverSubscribe=NO AllowAccounts=ml,nlp,vision AllowGroups=ALL"
+    )
+    assert not pool.left_out
+    packed = [vc_node("n1", "vc-a", kinds=("g0", "g1", "g2", "g3"), features=["a100"]), *NODES[1:]]
+    assert pool_for(texts_of(tmp_path), VCS, packed).quotas == pool.quotas, "addresses of GPUs are no kind of GPU"
+    taken = [replace(one, partitions=one.partitions | {"overflow"}) for one in NODES]
+    assert pool_for(texts_of(tmp_path), VCS, taken).partition == "lucid-overflow"
+
+
+@pytest.mark.parametrize(
+    ("conf", "nodes", "words"),
+    [
+        (
+            POOL_CONF,
+            [*NODES[:2], vc_node("n3", "vc-c", kinds=("h100",) * 4)],
+            "its nodes are not like those of vc-a",
+        ),
+        (POOL_CONF, [*NODES[:2], vc_node("n3", "vc-c", features=["ib"])], "its nodes are not like those of vc-a"),
+        (POOL_CONF, [*NODES[:3], vc_node("n4", "vc-c", cpus=64)], "its nodes are of several kinds"),
+        (POOL_CONF, NODES[:2], "it has no GPUs"),
+        (POOL_CONF.replace("State=UP", "MaxTime=1:00 QOS=c"), NODES, "its line has another maxtime, qos than vc-a"),
+        ("".join(POOL_CONF.splitlines(keepends=True)[:3]), NODES, "no line of slurm.conf says what it is"),
+    ],
+)
+def test_a_vc_that_is_not_like_the_others_stays_outside(
+    tmp_path: Path, conf: str, nodes: list[SlurmNode], words: str
+) -> None:
+    pool = pool_for(texts_of(tmp_path, conf), VCS, nodes)
+    assert pool.quotas == {"vc-a": 4, "vc-b": 4}
+    assert pool.left_out == [f"vc-c lends and borrows nothing: {words}"]
+
+
+def test_vcs_over_common_nodes_are_left_to_an_administrator(tmp_path: Path) -> None:
+    common = [vc_node("n1", "vc-a", "vc-b"), NODES[2]]
+    assert not pool_for(texts_of(tmp_path), VCS, common).quotas
+    made = lending_of("borrow", Settings(), texts_of(tmp_path), VCS, common, [])
+    assert "only a QOS can be its quota" in made.refused[0].what
+
+
+def test_the_pool_is_told_of_made_and_ended(tmp_path: Path) -> None:
+    """Whoever has said something about lending already is told nothing."""
+    could = lending(tmp_path, "")
+    assert could == Lending(notes=could.notes), "nothing but a note"
+    assert "vc-a, vc-b, vc-c could lend each other idle GPUs: --lending borrow" in could.notes[0]
+    assert "`lucidctl report --jobs sacct.txt --vcs vcs.csv`" in could.notes[0]
+    assert lending(tmp_path, "", {"policy": {"lending": {"mode": "off"}}}) == Lending()
+    made = lending(tmp_path, "borrow")
+    (text,) = made.files.values()
+    assert text.startswith(POOL_CONF)
+    there = {"daemon": {"pool": made.tables["daemon.pool"]}, "policy": {"lending": made.tables["policy.lending"]}}
+    assert not lending(tmp_path, "", there, text).notes
+    assert lending(tmp_path, "borrow", there, text).tables == {"policy.lending": {}}, "all of it is done"
+    ending = lending(tmp_path, "off", there, text)
+    assert (ending.again, ending.files, ending.leaves) == (True, {}, ""), "jobs may run there"
+    there["policy"] = {"lending": {"mode": "off"}}
+    ended = lending(tmp_path, "off", there, text)
+    assert (ended.gone, ended.leaves, list(ended.files.values())) == ("overflow", "daemon.pool", [POOL_CONF])
+    mine = text.replace("# Lucid: ", "# mine: ")
+    assert lending(tmp_path, "off", there, mine) == Lending({"policy.lending": {"mode": "off"}}), (
+        "another's line stays"
+    )
+
+
+def test_a_run_that_ended_half_way_is_gone_on_with(tmp_path: Path) -> None:
+    """lucid.toml may outlive slurm.conf's line (``--undo`` without ``--purge``), and slurmctld's partition that line
+    (no ``--nodes-have-files``)."""
+    pool = {"partition": "overflow", "quotas": {"vc-a": 4, "vc-b": 4, "vc-c": 8}}
+    kept = lending(tmp_path, "", {"daemon": {"pool": pool}, "policy": {"lending": {"mode": "borrow"}}})
+    assert list(kept.files.values()) == list(lending(tmp_path, "borrow").files.values())
+    assert not lending(tmp_path, "", {"daemon": {"pool": pool}, "policy": {"lending": {"mode": "off"}}}).files
+    texts = texts_of(tmp_path)
+    off = settings_from({"policy": {"lending": {"mode": "off"}}}, "test")
+    assert lending_of("off", off, texts, VCS, NODES, [], "overflow").gone == "overflow"
+
+
+def test_a_table_leaves_lucid_toml_and_all_other_lines_stay() -> None:
+    first, last = "# mine\n[daemon]\n# why\n", '[daemon.partitions]\na = "pack"\n'
+    text = first + '[daemon.pool]\npartition = "x"\nquotas = { a = 1 }\n\n' + last
+    assert without_table(text, "daemon.pool") == first + last
+    assert without_table(text, "web") == text
+    with pytest.raises(ConfigError, match="take it out there yourself"):
+        without_table('[daemon]\npool = { partition = "x" }\n', "daemon.pool")

@@ -80,27 +80,6 @@ def test_many_losses_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
     assert losses[-1] == (900.0, 0.1)
 
 
-@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
-def test_what_is_no_number_is_not_written_and_the_job_goes_on(tmp_path: Path, loss: str) -> None:
-    done = call(tmp_path, "--epochs", "1", f"--loss={loss}")
-    assert done.returncode == 1
-    assert "not reported" in done.stderr
-    assert not list(tmp_path.rglob("*.*"))
-
-
-def test_without_a_folder_or_a_job_it_only_says_so(tmp_path: Path) -> None:
-    done = call(tmp_path / "none", "--epochs", "1")
-    assert (done.returncode, "not reported" in done.stderr) == (1, True)
-    assert call(tmp_path, "--epochs", "1", SLURM_JOB_ID="").returncode == 1
-
-
-def test_rubbish_that_stands_there_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / HOME).mkdir()
-    (tmp_path / HOME / "7.json").write_bytes(b"\xff{")
-    assert call(tmp_path, "--epochs", "1").returncode == 0
-    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 1.0
-
-
 def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
     def told(**agent: object) -> dict[str, object]:
         assert lucid_report.report(1, folder=str(tmp_path), job=7, **agent)
@@ -122,17 +101,20 @@ def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_gpus_are_counted_over_all_nodes_where_these_have_different_numbers(tmp_path: Path) -> None:
-    call(tmp_path, "--epochs", "1", "--epoch-s", "9", LUCID_GPUS="5")
-    assert json.loads((tmp_path / HOME / "7.json").read_text())["epoch_s"] == [[5, 9.0]]
-
-
-def test_gpus_are_lucid_runs_where_it_started_this_job(tmp_path: Path) -> None:
-    for run, gpus in (("7:5", 5), ("6:5", 4), (":", 4), ("7:many", 0)):
-        call(tmp_path, "--epochs", "1", "--epoch-s", "9", LUCID_RUN=run)
-        found = json.loads((tmp_path / HOME / "7.json").read_text())
-        assert found.get("epoch_s", [[0]])[0][0] == gpus, run
-        (tmp_path / HOME / "7.json").unlink()
+@pytest.mark.parametrize(
+    ("told", "gpus"),
+    [
+        ({"LUCID_GPUS": "5"}, 5),  # over all nodes, where these have different numbers
+        ({"LUCID_RUN": "7:5"}, 5),  # lucid-run started this job
+        ({"LUCID_RUN": "6:5"}, 4),
+        ({"LUCID_RUN": ":"}, 4),
+        ({"LUCID_RUN": "7:many"}, 0),
+    ],
+)
+def test_gpus_are_counted_over_all_nodes(tmp_path: Path, told: dict[str, str], gpus: int) -> None:
+    call(tmp_path, "--epochs", "1", "--epoch-s", "9", **told)
+    found = json.loads((tmp_path / HOME / "7.json").read_text())
+    assert found.get("epoch_s", [[0]])[0][0] == gpus
 
 
 def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
@@ -147,16 +129,24 @@ def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
     assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 2.0
 
 
-@pytest.mark.parametrize("said", ["gpu=nan", "gpu=-1", "gpu=inf", "disk=1", "gpu", "gpu=", ""])
-def test_stage_times_that_are_none_are_not_written(tmp_path: Path, said: str) -> None:
-    done = call(tmp_path, f"--stages={said}")
-    assert done.returncode != 0
-    assert "iteration" in done.stderr, "it says what can be written"
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        *((["--epochs", "1", f"--loss={loss}"], 1, "not reported") for loss in ("nan", "inf", "-inf")),
+        *(([f"--stages={said}"], 1, "iteration") for said in ("gpu=nan", "gpu=-1", "gpu=inf", "disk=1")),
+        *(([f"--stages={said}"], 2, "iteration") for said in ("gpu", "gpu=", "")),
+        ([], 2, ""),
+    ],
+)
+def test_what_cannot_be_is_not_written_and_the_job_goes_on(
+    tmp_path: Path, words: list[str], code: int, says: str
+) -> None:
+    done = call(tmp_path, *words)
+    assert done.returncode == code
+    assert says in done.stderr
     assert not list(tmp_path.rglob("*.*"))
-
-
-def test_nothing_to_tell_is_refused(tmp_path: Path) -> None:
-    assert call(tmp_path).returncode == 2
+    assert call(tmp_path / "none", "--epochs", "1").returncode == 1
+    assert call(tmp_path, "--epochs", "1", SLURM_JOB_ID="").returncode == 1
 
 
 SLURM = RUN.parent

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -78,22 +79,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    ("status", "ends"), [("143", 143), ("0", 0), ("9", 9), ("143 if os.environ['RANK'] == '0' else 0", 143)]
-)
-def test_sigterm_reaches_all_and_their_status_is_the_jobs(status: str, ends: int) -> None:
-    with launch(*python(CHECKPOINTS.format(status=status))) as process:
-        ranks = started(process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == ends
-    assert not any(alive(one) for one in ranks)
-
-
-def test_one_that_fails_ends_the_others_and_says_so() -> None:
-    done = run(*python("import os, sys, time; time.sleep(60) if os.environ['RANK'] == '0' else sys.exit(4)"))
-    assert (done.returncode, "status 4; the others are stopped" in done.stderr) == (4, True)
-
-
 def alive(number: int) -> bool:
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -101,15 +86,11 @@ def alive(number: int) -> bool:
         return False
 
 
-def test_a_killed_launcher_leaves_no_orphans() -> None:
-    with launch(*python(CHECKPOINTS.format(status=0))) as process:
-        ranks = started(process)
-        process.kill()
-        process.wait(20)
-    until = time.monotonic() + 10
+def all_gone(ranks: Sequence[int], within_s: float = 20.0) -> bool:
+    until = time.monotonic() + within_s
     while any(alive(one) for one in ranks) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(alive(one) for one in ranks)
+    return not any(alive(one) for one in ranks)
 
 
 def test_what_a_killed_process_had_started_ends_too() -> None:
@@ -296,6 +277,54 @@ def test_uneven_nodes_make_one_world(tmp_path: Path) -> None:
     assert not any("SLURM_GPUS" in one or "LUCID_RUN_JOIN" in one for one in ranks)
 
 
+BOTH = pytest.mark.parametrize("nodes", [1, 2])
+"""On one node of two GPUs, and with another of one GPU beside it."""
+
+
+def world(folder: Path, nodes: int) -> dict[str, str]:
+    return two_nodes(folder) if nodes == 2 else {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status", "ends"),
+    [
+        (1, "143", 143), (1, "0", 0), (1, "9", 9), (1, "143 if os.environ['RANK'] == '0' else 0", 143),
+        (2, "143", 143),
+    ],
+)  # fmt: skip
+def test_sigterm_reaches_all_and_their_status_is_the_jobs(tmp_path: Path, nodes: int, status: str, ends: int) -> None:
+    """It comes to the batch script alone."""
+    with launch(*python(CHECKPOINTS.format(status=status)), **world(tmp_path, nodes)) as process:
+        ranks = started(process, nodes + 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == ends
+    assert all_gone(ranks, 0.0)
+
+
+@BOTH
+def test_one_that_fails_ends_the_others_and_says_so(tmp_path: Path, nodes: int) -> None:
+    program = f"import os, sys, time; sys.exit(4) if os.environ['RANK'] == '{nodes}' else time.sleep(60)"
+    done = run(*python(program), **world(tmp_path, nodes))
+    assert (done.returncode, "status 4; the others are stopped" in done.stderr) == (4, True)
+
+
+@BOTH
+def test_a_killed_launcher_leaves_no_orphans(tmp_path: Path, nodes: int) -> None:
+    with launch(*python(CHECKPOINTS.format(status=0)), **world(tmp_path, nodes)) as process:
+        ranks = started(process, nodes + 1)
+        process.kill()
+        assert all_gone(ranks)
+
+
+def test_a_node_that_is_lost_takes_the_other_with_it(tmp_path: Path) -> None:
+    with launch(*python(CHECKPOINTS.format(status=143)), **two_nodes(tmp_path)) as process:
+        ranks = started(process, 3)
+        os.kill(int((tmp_path / "node1").read_text()), signal.SIGKILL)
+        assert process.wait(20) == 1
+        assert "a node was lost" in process.stderr.read()
+        assert all_gone(ranks)
+
+
 def test_the_batch_node_is_rank_0_even_where_slurm_counts_it_second(tmp_path: Path) -> None:
     ranks = shown(run(*SHOW, **(two_nodes(tmp_path) | {"SLURMD_NODENAME": "n2"})))
     assert [(one["SLURMD_NODENAME"], one["NODE_RANK"]) for one in ranks] == [("n2", "0"), ("n1", "1"), ("n1", "1")]
@@ -312,36 +341,6 @@ def test_strangers_are_not_joined(tmp_path: Path) -> None:
     path = tmp_path / "knock.py"
     path.write_text(knock)
     assert len(shown(run(*SHOW, **two_nodes(tmp_path, f"{sys.executable} {path}")))) == 3
-
-
-def test_sigterm_to_the_batch_script_alone_reaches_both_nodes(tmp_path: Path) -> None:
-    with launch(*python(CHECKPOINTS.format(status=143)), **two_nodes(tmp_path)) as process:
-        ranks = started(process, 3)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
-    assert not any(alive(one) for one in ranks)
-
-
-def test_a_failure_on_the_other_node_is_the_jobs(tmp_path: Path) -> None:
-    program = "import os, sys, time; sys.exit(5) if os.environ['RANK'] == '2' else time.sleep(60)"
-    done = run(*python(program), **two_nodes(tmp_path))
-    assert (done.returncode, "status 5; the others are stopped" in done.stderr) == (5, True)
-
-
-@pytest.mark.parametrize("whose", ["node1", "first"])
-def test_what_was_killed_takes_the_others_with_it(tmp_path: Path, whose: str) -> None:
-    with launch(*python(CHECKPOINTS.format(status=143)), **two_nodes(tmp_path)) as process:
-        ranks = started(process, 3)
-        if whose == "node1":
-            os.kill(int((tmp_path / "node1").read_text()), signal.SIGKILL)
-            assert process.wait(20) == 1
-            assert "a node was lost" in process.stderr.read()
-        else:
-            process.kill()
-        until = time.monotonic() + 20
-        while any(alive(one) for one in ranks) and time.monotonic() < until:
-            time.sleep(0.05)
-    assert not any(alive(one) for one in ranks)
 
 
 def test_nodes_that_do_not_start_are_said(tmp_path: Path) -> None:

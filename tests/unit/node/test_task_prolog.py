@@ -12,18 +12,30 @@ SLURM = Path(__file__).resolve().parents[3] / "slurm"
 PROLOG, HOOK = SLURM / "task_prolog", SLURM / "node_hook.sh"
 
 
+def prolog(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=False, env=env, timeout=30)
+
+
+def printed(env: dict[str, str]) -> list[str]:
+    """What a prolog that goes well prints."""
+    done = prolog(env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def program(folder: Path, name: str, does: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+    (folder / name).chmod(0o755)
+
+
 def told(folder: Path, squeue: str, **more: str) -> list[str]:
     """What it prints. ``squeue``: what Slurm answers, as a shell script."""
-    fake = folder / "squeue"
-    fake.write_text(f"#!/bin/sh\necho asked >> {folder}/asked\n{squeue}\n")
-    fake.chmod(0o755)
+    program(folder, "squeue", f"echo asked >> {folder}/asked\n{squeue}")
     env = {
         "PATH": f"{folder}:/usr/bin:/bin", "LUCID_ELASTIC": "1", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4",
         "SLURM_JOB_NUM_NODES": "2", **more,
     }  # fmt: skip
-    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=True, env=env, timeout=30)
-    assert done.stderr == ""
-    return [line for line in done.stdout.splitlines() if line.startswith("export LUCID_")]
+    return [line for line in printed(env) if line.startswith("export LUCID_")]
 
 
 def test_gpus_of_all_nodes_are_slurms_count(tmp_path: Path) -> None:
@@ -60,11 +72,8 @@ def environment(folder: Path, conf: str = FILTERED, **variables: str) -> dict[st
     etc.mkdir(exist_ok=True)
     (etc / "slurm.conf").write_text(f"ClusterName=x\n{conf}")
     (etc / "cli_filter.lua").write_bytes((PROLOG.parent / "cli_filter.lua").read_bytes())
-    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(etc / "slurm.conf"), **variables}
-    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=True, env=env, timeout=30)
-    assert done.stderr == ""
     after = dict(variables)
-    for line in done.stdout.splitlines():
+    for line in printed({"PATH": "/usr/bin:/bin", "SLURM_CONF": str(etc / "slurm.conf"), **variables}):
         word, _, rest = line.partition(" ")
         name, _, value = rest.partition("=")
         if word == "export":
@@ -178,7 +187,7 @@ def test_tasks_by_gpu_are_told_again(tmp_path: Path) -> None:
 def test_where_nothing_maps_steps_no_task_goes_on_without_its_gpu(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "none"), **STEP, "LUCID_STEPS": ""}
     env |= {"CUDA_VISIBLE_DEVICES": "", "SLURM_TRES_BIND": "gres/gpu:single:1"}
-    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=False, env=env, timeout=30)
+    done = prolog(env)
     assert done.returncode == 1
     assert "print Lucid: this job shares its GPUs, and here no step of it can have --gpu-bind" in done.stdout
 
@@ -192,16 +201,10 @@ def sent_back(
     folder: Path, least: str, comment: str = "mine", squeue: str = "", scontrol: str = "", **more: str
 ) -> tuple[int, str, str]:
     """Its exit code, what Slurm's commands were told, and what the user reads."""
-    answer = squeue or f"echo '{comment}'"
-    for name, does in (
-        ("squeue", answer),
-        ("scontrol", scontrol or f'echo "$*" >> {folder}/told'),
-        ("sleep", "exit 0"),
-    ):
-        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
-        (folder / name).chmod(0o755)
-    env = {"PATH": f"{folder}:/usr/bin:/bin", **LEAST, "LUCID_LEAST": least, **more}
-    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, env=env, timeout=30)
+    program(folder, "squeue", squeue or f"echo '{comment}'")
+    program(folder, "scontrol", scontrol or f'echo "$*" >> {folder}/told')
+    program(folder, "sleep", "exit 0")
+    done = prolog({"PATH": f"{folder}:/usr/bin:/bin", **LEAST, "LUCID_LEAST": least, **more})
     told = folder / "told"
     return done.returncode, told.read_text() if told.exists() else "", done.stdout
 
@@ -284,11 +287,9 @@ class Node:
     def task(self, job: str) -> str:
         """What the task prolog prints of it."""
         environ = {"SLURM_SHARDS_ON_NODE": "1", "SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "PATH": PATH}
-        done = subprocess.run(
-            ["sh", str(PROLOG)],
-            capture_output=True, text=True, check=True, env={**environ, "LUCID_TURNS_DIR": str(self.base)},
-        )  # fmt: skip
-        return "".join(line for line in done.stdout.splitlines() if "LUCID_TURNS" in line)
+        return "".join(
+            line for line in printed({**environ, "LUCID_TURNS_DIR": str(self.base)}) if "LUCID_TURNS" in line
+        )
 
     @property
     def sets(self) -> list[str]:
