@@ -7,6 +7,7 @@ After a change of words, look at what this writes before it is committed:
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,26 +23,17 @@ GOLDEN = HERE / "explain"
 MIDDLE = JobProfile(gpu_util=40.0, mem_util=20.0, gpu_mem_mib=9000.0)
 SHAKY = JobProfile(gpu_util=12.0, mem_util=4.0, gpu_mem_mib=3000.0, unstable=True)
 
+job = partial(by, vc="vision")
 TRACE = a_trace(
-    by("alone", 2, 5400.0, 0.0, profile=HEAVY, label=2, user="ann", name="train-llm", vc="vision"),
-    by("host", 1, 9000.0, 10.0, profile=LIGHT, label=0, user="bob", name="embed", vc="vision"),
-    by("debug", 1, 30.0, 20.0, profile=LIGHT, label=0, user="bob", name="debug", vc="vision"),
-    by(
-        "guest",
-        1,
-        4000.0,
-        600.0,
-        profile=MIDDLE,
-        label=1,
-        user="eve",
-        name="finetune-a-rather-long-name",
-        vc="vision",
-    ),
-    by("other", 1, 9000.0, 640.0, profile=LIGHT, label=0, user="bob", name="embed", vc="vision"),
-    by("shaky", 1, 3000.0, 740.0, profile=SHAKY, label=0, user="eve", vc="vision"),
-    by("big", 8, 3000.0, 1000.0, profile=HEAVY, label=2, user="sam", name="pretrain", vc="vision"),
-    by("held", 1, 20000.0, 1200.0, profile=HEAVY, label=2, user="ann", vc="vision"),
-    by("short", 4, 600.0, 4000.0, profile=HEAVY, label=2, user="tim", vc="vision"),
+    job("alone", 2, 5400.0, 0.0, profile=HEAVY, label=2, user="ann", name="train-llm"),
+    job("host", 1, 9000.0, 10.0, profile=LIGHT, label=0, user="bob", name="embed"),
+    job("debug", 1, 30.0, 20.0, profile=LIGHT, label=0, user="bob", name="debug"),
+    job("guest", 1, 4000.0, 600.0, profile=MIDDLE, label=1, user="eve", name="finetune-a-rather-long-name"),
+    job("other", 1, 9000.0, 640.0, profile=LIGHT, label=0, user="bob", name="embed"),
+    job("shaky", 1, 3000.0, 740.0, profile=SHAKY, label=0, user="eve"),
+    job("big", 8, 3000.0, 1000.0, profile=HEAVY, label=2, user="sam", name="pretrain"),
+    job("held", 1, 20000.0, 1200.0, profile=HEAVY, label=2, user="ann"),
+    job("short", 4, 600.0, 4000.0, profile=HEAVY, label=2, user="tim"),
 )
 """On three nodes of four GPUs, one of which profiles."""
 

@@ -1,4 +1,5 @@
-"""The tests as a whole: one name a file, no skip unseen by ``.ci/run``, no more than tests/ceiling.toml says."""
+"""The tests as a whole: one name a file, no skip unseen by ``.ci/run``, no more than tests/ceiling.toml says, and no
+part of the product without a room of ``make e2e FOR=path…``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import rooms
 
 import skips
 
@@ -24,13 +26,8 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     ("reason", "online", "offline"),
     [
         ("no muri*.json in /shared/vectors (set LUCID_VECTORS)", True, True),
-        ("torch is not installed", True, True),
-        ("no pyslurm in this testbed: LUCID_TESTBED_PYSLURM (docs/testbed.md)", True, True),
         ("the testbed needs root (chroot, mount, mknod): run it as root", True, True),
-        ("only root can be somebody else", True, True),
         ("no browser: /usr/bin/chromium is not installed (apt install chromium)", False, True),
-        ("no Prometheus: apt-get install prometheus", False, True),
-        ("/var/tree is not there yet and debootstrap is not installed: apt-get install debootstrap", False, True),
         ("could not import 'interpret': No module named 'interpret'", False, False),
         ("unconditional skip", False, False),
     ],
@@ -64,3 +61,15 @@ def test_code_is_below_its_ceiling(folder: str) -> None:
 def test_docs_are_below_their_ceiling() -> None:
     words = sum(len(path.read_text(encoding="utf-8").split()) for path in _files("docs/*.md"))
     assert words <= CEILING["docs"]["words"]
+
+
+def test_every_path_of_the_product_leads_to_a_live_test_or_says_why_it_needs_none() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout: git says which files there are")
+    product = [str(path.relative_to(ROOT)) for folder in ("lucid", "slurm") for path in _files(f"{folder}/*")]
+    assert product
+    table = rooms.rooms()
+    assert [path for path in product if not any(room.has(path) for room in table)] == []
+    assert all(bool(room.ask) != bool(room.none) for room in table)
+    named = {file for room in table for file in room.ask} | {*rooms.STORY}
+    assert named == {path.name for path in rooms.HERE.glob("test_*.py")}

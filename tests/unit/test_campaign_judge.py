@@ -1,25 +1,20 @@
-"""The campaign's judge on recorded timelines, what its watch sees, and that a seed plans it whole."""
+"""The campaign's judge on recorded timelines, what its watch sees, and that lucidd takes its settings."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week  # noqa: F401
 from campaign.facts import Broken, Order, Record, Task, runs_from
-from campaign.fault import FAULTS
 from campaign.judge import judge
-from campaign.plan import plan
 from campaign.site import Site
 from campaign.slurmctld_log import Told, told_by
-from campaign.stream import orders
 from campaign.verdict import verdict
 from campaign.victims import unchosen
-from campaign.watch import HELD_S, WAITS_S, Look, Watch, free_gpus
+from campaign.watch import HELD_S, WAITS_S, Look, Watch
 from lucid.config.load import load_settings
 
 BEGUN = "BEGIN 100.0 7 0 n1 alone\n"
@@ -124,19 +119,19 @@ EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("given", AS_ASKED.values(), ids=AS_ASKED)
-def test_what_is_as_asked(given: tuple[Any, ...]) -> None:
-    assert found(*given) == []
-
-
-@pytest.mark.parametrize(("kind", "given"), FOUND.values(), ids=FOUND)
-def test_harm_is_found(kind: str, given: tuple[Any, ...]) -> None:
-    assert found(*given) == [(kind, False)]
-
-
-@pytest.mark.parametrize(("kind", "given"), EXCUSED.values(), ids=EXCUSED)
-def test_harm_that_evidence_explains_is_excused(kind: str, given: tuple[Any, ...]) -> None:
-    assert found(*given) == [(kind, True)]
+@pytest.mark.parametrize(
+    ("harm", "given"),
+    [
+        *(([], given) for given in AS_ASKED.values()),
+        *(([(kind, False)], given) for kind, given in FOUND.values()),
+        *(([(kind, True)], given) for kind, given in EXCUSED.values()),
+    ],
+    ids=[*AS_ASKED, *FOUND, *EXCUSED],
+)
+def test_harm_is_found_and_excused_where_evidence_explains_it(
+    harm: list[tuple[str, bool]], given: tuple[Any, ...]
+) -> None:
+    assert found(*given) == harm
 
 
 @pytest.mark.parametrize("first_ends", ["", "END 105.0 7 0 0\n"])
@@ -295,42 +290,6 @@ def test_the_longest_standstill_is_told_with_and_without_faults() -> None:
     seen(both, 5, job("RUNNING"), begin=1035.0)
     seen(both, 20, job(), begin=1042.5)
     assert both.whole.longest_s == 32.5, "a start ends a standstill"
-
-
-@pytest.mark.parametrize(
-    ("more", "free"),
-    [
-        ({}, [1]),
-        ({"state": ["IDLE", "POWERED_DOWN"]}, [1]),  # Slurm wakes it
-        ({"state": ["IDLE", "DRAIN"]}, []),
-        ({"state": ["DOWN"]}, []),
-        ({"state": ["IDLE", "RESERVED", "MAINTENANCE"]}, []),
-        ({"state": ["MIXED", "REBOOT_REQUESTED"]}, []),
-        ({"state": ["IDLE", "POWERING_DOWN"]}, []),
-        ({"alloc_cpus": 15}, []),
-        ({"alloc_memory": 63000}, []),
-    ],
-)
-def test_free_gpus_are_whole_ones_of_nodes_that_can_be_used(more: dict[str, Any], free: list[int]) -> None:
-    node = {
-        "name": "n1", "state": ["MIXED"], "partitions": ["vc-a"], "cpus": 16, "alloc_cpus": 2, "real_memory": 64000,
-        "alloc_memory": 2000, "gres": "gpu:g0:1,gpu:g1:1,gpu:g2:1,shard:g0:2,shard:g1:2,shard:g2:2",
-        "gres_used": "gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g1:1(1/2),shard:g2:0(0/2)",
-    }  # fmt: skip
-    assert free_gpus([node | more], ["vc-a"]) == {"vc-a": free}
-
-
-# -- its plan --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_seed_plans_faults_that_never_meet_on_what_they_touch(seed: int) -> None:
-    due = plan(FAULTS, seed, 3600)
-    assert due == plan(FAULTS, seed, 3600) != plan(FAULTS, seed + 1, 3600)
-    assert list(orders(seed, 300)) == list(orders(seed, 300)) != list(orders(seed + 1, 300))
-    for one, other in itertools.combinations(due, 2):
-        if one.at_s < other.until_s and other.at_s < one.until_s:
-            assert not FAULTS[one.name].touches & FAULTS[other.name].touches, (one, other)
 
 
 def test_lucidd_takes_the_settings_that_the_campaign_writes(tmp_path: Path) -> None:

@@ -19,25 +19,18 @@ def fails(site: Site, job_id: str) -> None:
     )  # fmt: skip
 
 
-def test_it_is_tried_again_and_in_the_end_left_to_the_administrator(tmp_path: Path) -> None:
+def test_it_is_tried_again_and_in_the_end_left_to_the_administrator_unless_it_runs(tmp_path: Path) -> None:
     site = Site(tmp_path, profiling_partition="")
-    site.submit("1", 4, mark=MARK)
+    for job_id in ("1", "2"):
+        site.submit(job_id, 4, mark=MARK, run_s=50.0)
     site.turns(5.0)
+    fails(site, "2")
     starts = 0
     for _ in range(12):
-        record = site.slurm.records["1"]
-        if record.state == "RUNNING":
+        if site.slurm.records["1"].state == "RUNNING":
             starts += 1
             fails(site, "1")
         site.turns(12.0)
     assert site.slurm.records["1"].held
     assert starts == 3, "twice as Lucid asks, once as its user wrote it"
-
-
-def test_one_that_runs_the_second_time_runs(tmp_path: Path) -> None:
-    site = Site(tmp_path, profiling_partition="")
-    site.submit("1", 4, mark=MARK, run_s=50.0)
-    site.turns(5.0)
-    fails(site, "1")
-    site.turns(120.0)
-    assert site.slurm.records["1"].state == "COMPLETED"
+    assert site.slurm.records["2"].state == "COMPLETED"

@@ -1,11 +1,13 @@
-"""make release, and its supply: versions, locks, what the unit may do."""
+"""make release, and its supply: versions, locks, what the unit may do, what sdist and wheel hold."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import tomllib
+import zipfile
 from importlib.metadata import distribution, version
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from packaging.version import Version
 
 import release
 from lucid.cli.main import lucidctl
+from sdists import REPO, built, tracked, unpacked_sdist
 
 LOG = "# Changelog\n\n## Unreleased\n\n## 1.2.3 (2026-01-02)\n- All.\n"
 
@@ -144,11 +147,6 @@ def test_everything_locked_has_hashes_and_what_is_locked_needs_is_locked() -> No
                 assert canonicalize_name(one.name) in there, f"{name} needs {one}: make lock"
 
 
-def test_the_lock_names_no_place_of_the_machine_that_made_it() -> None:
-    text = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|file:|/opt/|--index-url|--find-links", text)
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -166,3 +164,41 @@ def test_every_process_of_the_repository_stands_in_the_threat_model() -> None:
     units = {path.stem for path in (ROOT / "slurm/systemd").glob("*.service")}
     hooks = {"job_submit.lua", "lucid-release", "task_prolog", "node_hook.sh", "lucidctl", "lucidd", "lucid-sampler"}
     assert [name for name in sorted(units | hooks) if name not in said] == []
+
+
+# -- what the sdist and the wheel hold
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (REPO / ".git").exists():
+        pytest.skip("compares with what git has")
+    return unpacked_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+def test_the_sdist_has_every_file_of_the_repository(source: Path) -> None:
+    there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    assert [name for name in tracked() if name not in there] == []
+    more = {name for name in there - set(tracked()) if ".egg-info/" not in name}
+    assert more == {"PKG-INFO", "setup.cfg"}
+    programs = [name for name in tracked() if os.access(REPO / name, os.X_OK)]
+    assert len(programs) > 5
+    assert [name for name in programs if not os.access(source / name, os.X_OK)] == []
+
+
+def test_make_can_start_from_it(source: Path) -> None:
+    for target in ("deb", "rpm", "test"):
+        done = subprocess.run(["make", "-n", target], cwd=source, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert target not in ("deb", "rpm") or f"packaging {target}" in done.stdout
+
+
+def test_a_wheel_made_from_it_has_programs_and_files_for_slurm(source: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(built(source, "wheel", tmp_path / "wheel")) as wheel:
+        names = wheel.namelist()
+        points = next(name for name in names if name.endswith("entry_points.txt"))
+        said = wheel.read(points).decode()
+    assert [one for one in ("lucidctl", "lucidd", "lucid-sampler", "lucid-web") if f"{one} = " not in said] == []
+    assert any(name.endswith("/share/lucid/slurm/job_submit/90_entry.lua") for name in names)
+    assert any(name.endswith("/share/lucid/slurm/systemd/lucidd.service") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "packaging/", "slurm/"))]

@@ -11,17 +11,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import ModuleType
 
-import click
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from builders import FixedPredictor
-from lucid.cli.main import lucidctl
+from lucid.cli.options import EXAMPLES
 from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
 from lucid.orchestrator import registry as built_in
@@ -80,56 +79,39 @@ def test_what_runs_as_root_is_sound_shell(made: dict[str, ModuleType], package: 
     assert checked == (4 if package == "lucid" else 3)
 
 
-def store_with(folder: Path, schema: int) -> Path:
-    """The first bytes of a store, as SQLite writes them."""
-    (folder / "lucid.db").write_bytes(b"SQLite format 3\0" + bytes(44) + schema.to_bytes(4, "big") + bytes(36))
-    return folder
+def preinst(made: dict[str, ModuleType], store: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """An upgrade's first script over the store in this folder."""
+    target = made["staging"].Target("deb", "3.13", "x86_64")
+    assert target.schema == len(MIGRATIONS)
+    words = ["sh", "-ec", made["scripts"].script(target, "lucid", *made["scripts"].DEB["preinst"])]
+    return subprocess.run(
+        [*words, "preinst", "upgrade", "9.9"], capture_output=True, text=True, check=False,
+        env={"LUCID_STATE": str(store), **environ},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 300])
 def test_a_package_refuses_a_store_of_a_later_version(made: dict[str, ModuleType], tmp_path: Path, more: int) -> None:
-    target = made["staging"].Target("deb", "3.13", "x86_64")
-    assert target.schema == len(MIGRATIONS)
-    text = made["scripts"].script(target, "lucid", *made["scripts"].DEB["preinst"])
-    store_with(tmp_path, len(MIGRATIONS) + more)
-    done = subprocess.run(
-        ["sh", "-ec", text, "preinst", "upgrade", "9.9"], capture_output=True, text=True, check=False,
-        env={"LUCID_STATE": str(tmp_path), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    schema = len(MIGRATIONS) + more
+    header = b"SQLite format 3\0" + bytes(44) + schema.to_bytes(4, "big") + bytes(36)
+    (tmp_path / "lucid.db").write_bytes(header)
+    done = preinst(made, tmp_path, PATH="/usr/bin:/bin")
     assert done.returncode == (1 if more > 0 else 0), done.stderr
-    assert (f"schema {len(MIGRATIONS) + more}; this version reads {len(MIGRATIONS)}" in done.stderr) is (more > 0)
+    assert (f"schema {schema}; this version reads {len(MIGRATIONS)}" in done.stderr) is (more > 0)
 
 
 def test_a_later_version_is_seen_while_somebody_reads_the_store(made: dict[str, ModuleType], tmp_path: Path) -> None:
     """Then the schema stands in the log beside the file, and not in the file's header."""
-    target = made["staging"].Target("deb", "3.13", "x86_64")
-    db = sqlite3.connect(tmp_path / "lucid.db")
-    try:
+    with closing(sqlite3.connect(tmp_path / "lucid.db")) as db:
         db.execute("PRAGMA journal_mode = wal")
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-        text = made["scripts"].script(target, "lucid", *made["scripts"].DEB["preinst"])
-        done = subprocess.run(
-            ["sh", "-ec", text, "preinst", "upgrade", "9.9"], capture_output=True, text=True, check=False,
-            env={**os.environ, "LUCID_STATE": str(tmp_path)},
-        )  # fmt: skip
-        assert done.returncode == 1
-    finally:
-        db.close()
+        assert preinst(made, tmp_path, **{**os.environ, "LUCID_STATE": str(tmp_path)}).returncode == 1
 
 
 def test_every_command_and_program_has_a_man_page(made: dict[str, ModuleType], man_pages: dict[str, str]) -> None:
-    def names(command: click.Command, words: str) -> Iterator[str]:
-        yield f"{words}.1"
-        if isinstance(command, click.Group):
-            ctx = click.Context(command)
-            for name in command.list_commands(ctx):
-                inner = command.get_command(ctx, name)
-                assert inner is not None
-                if not inner.hidden:
-                    yield from names(inner, f"{words}-{name}")
-
     pages = man_pages
-    wanted = {*names(lucidctl, "lucidctl"), "lucidd.8", "lucid-web.8", "lucid-sampler.8", "lucid-release.8"}
+    wanted = {f"{'-'.join(['lucidctl', *words.split()])}.1" for words in EXAMPLES}  # each command has some
+    wanted |= {"lucidd.8", "lucid-web.8", "lucid-sampler.8", "lucid-release.8"}
     assert wanted <= pages.keys()
     assert pages.keys() - wanted == {"lucid.toml.5", *made["manual"].PAGES_OF_DOCS}
     known = re.compile(r"\.(TH|SH|SS|PP|TP|IP|B|BR|nf|fi|RS|RE|br)\b")
@@ -168,12 +150,12 @@ def pins(name: str) -> set[str]:
 
 def test_the_packages_hold_what_the_tests_ran_with() -> None:
     tested = pins("requirements-dev.lock")
-    for lock, some in (("requirements.lock", 40), ("requirements-node.lock", 2)):
+    for lock, some in (("requirements-dev.lock", 40), ("requirements.lock", 40), ("requirements-node.lock", 2)):
         assert len(pins(lock)) >= some
         assert pins(lock) <= tested, f"{lock}: make lock"
         text = (REPO / lock).read_text()
         assert text.count("==") - text.count("== '") <= text.count("--hash=sha256:")
-        assert not re.search(r"https?://|file:|/opt/", text)
+        assert not re.search(r"https?://|file:|/opt/|--index-url|--find-links", text), "a place of one machine"
     assert {one.partition("==")[0] for one in pins("requirements-node.lock")} == {"nvidia-ml-py", "msgspec"}
 
 
@@ -230,12 +212,9 @@ main()
 """
 
 
-def test_lucidd_and_a_replay_need_no_extra(tmp_path: Path) -> None:
+def test_lucidd_and_a_replay_need_no_extra_and_a_command_that_needs_one_names_it(tmp_path: Path) -> None:
     done = plain(CODE, str(tmp_path / "month.csv"), "lucid", "backfill")
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
     done = plain(CODE, str(tmp_path / "month.csv"), "muri-l")
     assert "of the extra 'peers'; pip install 'lucid-scheduler[peers]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -49,6 +49,14 @@ class Fake:
             ["/bin/sh", str(SCRIPT), *options], env=environ, capture_output=True, text=True, check=False, timeout=60
         )
 
+    def written(self, *jobs: str) -> list[str]:
+        """What is written of these jobs (number, priority, partition, restarts, earliest start, request, number of
+        the array, user, submit time, AdminComment)."""
+        (self.folder / "jobs").write_text("".join(f"{job}\n" for job in jobs))
+        done = self.release()
+        assert done.returncode == 0, done.stderr
+        return [line for line in (self.folder / "calls").read_text().splitlines() if line.startswith("scontrol")]
+
     def let_go(self) -> int:
         calls = (self.folder / "calls").read_text().splitlines()
         return sum(line.count(",") + 1 for line in calls if line.startswith("scontrol release"))
@@ -125,51 +133,36 @@ def test_a_job_that_has_started_meanwhile_is_no_failure(tmp_path: Path, words: s
     assert ("no longer" in done.stderr, bool(done.stderr)) == (False, bool(code))
 
 
-def test_for_good_lists_nothing(tmp_path: Path) -> None:
-    fake = Fake(tmp_path, "no plugin\n")
-    fake.list.write_text("7 0 900\n")
-    assert fake.release("--all").returncode == 0
-    assert fake.list.read_text() == ""
-
-
 def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_path: Path) -> None:
     """Its node may be gone, and nobody else would ever choose another. A user's own choice stays."""
-    fake = Fake(tmp_path, "no plugin\n")
-    (tmp_path / "jobs").write_text(
-        "1 0 vc 2 N/A gres/gpu:4 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2\n"
-        "2 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        "3 0 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2\n"
-        "4 7 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+    writes = Fake(tmp_path, "no plugin\n").written(
+        "1 0 vc 2 N/A gres/gpu:4 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2",
+        "2 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
+        "3 0 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2",
+        "4 7 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
     )
-    assert fake.release().returncode == 0
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert [line for line in calls if "ReqNodeList" in line] == ["scontrol update JobId=1 ReqNodeList="]
-    assert "scontrol release 1,2,3" in calls
+    assert [line for line in writes if "ReqNodeList" in line] == ["scontrol update JobId=1 ReqNodeList="]
+    assert "scontrol release 1,2,3" in writes
 
 
 def test_no_text_of_a_site_behind_the_tag_says_anything_of_another_job(tmp_path: Path) -> None:
     """A site's plugin may copy there what a user wrote, with line breaks."""
-    fake = Fake(tmp_path, "no plugin\n")
-    (tmp_path / "jobs").write_text(
-        "1 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;v=2 {;held=0;\n"
-        " 2 0 vc 0 N/A gres/gpu:1 2 1000 900 lucid:vc=vc;held=1;v=2\n"
+    writes = Fake(tmp_path, "no plugin\n").written(
+        "1 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;v=2 {;held=0;",
+        " 2 0 vc 0 N/A gres/gpu:1 2 1000 900 lucid:vc=vc;held=1;v=2",
     )
-    assert fake.release().returncode == 0
-    assert "scontrol release 1" in (tmp_path / "calls").read_text().splitlines()
+    assert "scontrol release 1" in writes
 
 
 def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
     """One whose user set the begin time waits for that, and one that was let go already is left alone."""
-    now = int(time.time())
-    fake = Fake(tmp_path, "no plugin\n")
-    (tmp_path / "jobs").write_text(
-        f"1 9 vc 0 {now + 200} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
-        f"2 9 vc 0 {now + 300} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2\n"
-        f"3 9 vc 0 {now + 500} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 500};begin={now + 500};v=2\n"
-        f"4 9 vc 0 {now - 5} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
+    now, fake = int(time.time()), Fake(tmp_path, "no plugin\n")
+    writes = fake.written(
+        f"1 9 vc 0 {now + 200} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2",
+        f"2 9 vc 0 {now + 300} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2",
+        f"3 9 vc 0 {now + 500} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 500};begin={now + 500};v=2",
+        f"4 9 vc 0 {now - 5} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2",
     )
-    assert fake.release().returncode == 0
-    writes = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("scontrol")]
     assert writes == [f"scontrol update JobId=2 StartTime=uts{now + 50}", "scontrol update JobId=1 StartTime=now"]
     assert listed(fake.list.read_text()) == {1, 2}
 
@@ -177,29 +170,17 @@ def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
 def test_a_request_goes_back_with_a_begin_time_or_the_plugin_takes_it_for_its_users_change(tmp_path: Path) -> None:
     """A job whose size its user changed leaves Lucid's queue for good. Slurm's begin time after a requeue stays."""
     now = int(time.time())
-    fake = Fake(tmp_path, "no plugin\n")
-    (tmp_path / "jobs").write_text(
-        f"1 9 vc 0 {now - 5} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        "2 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        f"3 9 vc 1 {now + 90} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        f"4 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;begin={now + 50};v=2\n"
+    writes = Fake(tmp_path, "no plugin\n").written(
+        f"1 9 vc 0 {now - 5} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
+        "2 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
+        f"3 9 vc 1 {now + 90} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
+        f"4 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;begin={now + 50};v=2",
     )
-    assert fake.release().returncode == 0
-    calls = (tmp_path / "calls").read_text().splitlines()
-    begins = [line.rpartition(" ")[2] for line in calls if "TresPerNode=gres/gpu:1" in line]
+    begins = [line.rpartition(" ")[2] for line in writes if "TresPerNode=gres/gpu:1" in line]
     assert begins == ["StartTime=now", "StartTime=now", f"StartTime=uts{now + 90}", f"StartTime=uts{now + 50}"]
 
 
 SITES = '[{"vm_size": "x"}]'
-
-
-def rows(fake: Fake, *lines: str) -> list[str]:
-    """What is written of these jobs (number, priority, partition, restarts, earliest start, request, number of the
-    array, user, submit time, AdminComment)."""
-    (fake.folder / "jobs").write_text("".join(f"{line}\n" for line in lines))
-    done = fake.release()
-    assert done.returncode == 0, done.stderr
-    return [line for line in (fake.folder / "calls").read_text().splitlines() if line.startswith("scontrol")]
 
 
 def test_a_job_that_lost_its_tag_is_told_by_lucidds_list(tmp_path: Path) -> None:
@@ -210,8 +191,7 @@ def test_a_job_that_lost_its_tag_is_told_by_lucidds_list(tmp_path: Path) -> None
         "2 900 1000 lucid:vc=vc;held=1;v=2\n3 900 1000 lucid:vc=vc;held=1;v=2\n4 900 1000 lucid:vc=vc;held=1;v=2\n"
         "5 900 - lucid:vc=vc;held=1;v=2\n7 900 1000 lucid:vc=vc;held=1;v=2\n"
     )
-    writes = rows(
-        fake,
+    writes = fake.written(
         f"1 0 vc 1 N/A gres/shard:g0:1,gres/shard:g2:1 1 1000 950 {SITES}",
         f"2 0 vc 0 N/A gres/gpu:1 2 1001 900 {SITES}",  # another user's
         f"3 0 vc 0 N/A gres/gpu:1 3 1000 901 {SITES}",  # the number came again
@@ -242,8 +222,7 @@ def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: 
     elif harm == "link to a pipe":
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "ours").symlink_to(tmp_path / "pipe")
-    writes = rows(
-        fake,
+    writes = fake.written(
         f"1 0 vc 0 N/A gres/shard:g0:1,gres/shard:g2:1 1 1000 900 {SITES}",
         f"2 5 vc 0 N/A gres/shard:g0:1 2 1000 900 {SITES}",
         f"9 0 vc 0 N/A gres/gpu:1 9 1000 900 {SITES}",
@@ -262,15 +241,17 @@ def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: st
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
     asked = f'squeue*%k*) printf "${{6%% *}} 2 lucid:off\\n${{6%% *}} 1 {comment}\\n" ;;'
     program.write_text(program.read_text().replace("squeue*%k*) ;;", asked))
-    assert rows(fake, f"1 0 vc 0 N/A gres/gpu:1 1 1000 900 {SITES}") == []
+    assert fake.written(f"1 0 vc 0 N/A gres/gpu:1 1 1000 900 {SITES}") == []
     program.write_text(program.read_text().replace(asked, "squeue*%k*) exit 1 ;;"))
     assert (fake.release().returncode, fake.let_go()) == (1, 0)
 
 
-def test_for_good_takes_the_list_away(tmp_path: Path) -> None:
+def test_for_good_lists_nothing_and_takes_the_list_away(tmp_path: Path) -> None:
     fake = Fake(tmp_path, "no plugin\n")
+    fake.list.write_text("7 0 900\n")
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
     assert fake.release("--all", "--dry-run").returncode == 0
     assert (tmp_path / "ours").exists()
     assert fake.release("--all").returncode == 0
+    assert fake.list.read_text() == ""
     assert not (tmp_path / "ours").exists()

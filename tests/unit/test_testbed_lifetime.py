@@ -1,5 +1,4 @@
 """A testbed, and what was started beside it, is gone when the program that made it has ended, however that ended.
-Those that are begun at the same time have ports of their own.
 
 Its daemons are left out: what is tried is who takes it down. On a real testbed:
 tests/e2e/test_testbed_lifetime_live.py.
@@ -13,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,7 @@ import pytest
 
 from testbed import cli, host
 from testbed.owner import dead, mark_of
-from testbed.settings import Layout, TestbedError, layout_from
+from testbed.settings import layout_from
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -76,11 +74,11 @@ def started(tmp_path: Path) -> Callable[[str], Program]:
     return lambda how: Program(tmp_path / how, how)
 
 
-def gone(program: Program, limit_s: float = 10.0) -> bool:
-    until = time.monotonic() + limit_s
-    while program.left and time.monotonic() < until:
+def soon(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 10.0
+    while not holds() and time.monotonic() < until:
         time.sleep(0.05)
-    return not program.left
+    return holds()
 
 
 @pytest.mark.parametrize(
@@ -104,17 +102,14 @@ def test_it_is_gone_when_the_program_has_ended(
     assert not program.left, said
     assert said == "ended False\n"
     assert program.process.returncode == code
-    until = time.monotonic() + 10
-    while program.watchers() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not program.watchers()
+    assert soon(lambda: not program.watchers())
 
 
 def test_a_watcher_takes_it_down_where_the_program_was_killed(started: Callable[[str], Program]) -> None:
     program = started("waits")
     program.process.kill()
     program.process.communicate(timeout=20)
-    assert gone(program)
+    assert soon(lambda: not program.left)
 
 
 def test_the_next_start_clears_what_is_left_where_the_watcher_was_killed_too(
@@ -136,9 +131,7 @@ def test_a_testbed_that_is_somebody_elses_now_stays(started: Callable[[str], Pro
     (program.layout.home / "testbed.json").write_text(json.dumps({**described, "owner": mark_of(os.getpid())}))
     program.process.kill()
     program.process.communicate(timeout=20)
-    until = time.monotonic() + 10
-    while program.watchers() and time.monotonic() < until:
-        time.sleep(0.05)
+    assert soon(lambda: not program.watchers())
     assert mark_of(program.beside) == ""
     assert program.layout.home.exists()
     assert not dead(mark_of(os.getpid()))
@@ -153,57 +146,3 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
             assert host.processes_in(Path("/"))[process.pid] == "slurmctld"
         finally:
             process.kill()
-
-
-PORT = 27_000 + os.getpid() % 10 * 100
-"""Where ports are asked for; another run of this test asks for others."""
-
-
-@pytest.fixture
-def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "unfit", lambda layout: None)
-    monkeypatch.setattr(cli.tree, "build", lambda layout, say: None)
-    monkeypatch.setattr(cli.tree, "release", lambda layout: "24.11.5")
-    monkeypatch.setattr(cli.host, "mount", lambda layout: None)
-    monkeypatch.setattr(cli.cgroups, "prepare", lambda layout: None)
-    monkeypatch.setattr(cli.conf, "write", lambda layout, base, files: None)
-
-
-def bed(folder: Path, name: str, **environ: str) -> Layout:
-    return layout_from({"LUCID_TESTBED": str(folder), "LUCID_TESTBED_NAME": name, **environ})
-
-
-def begun_at_once(monkeypatch: pytest.MonkeyPatch, *layouts: Layout) -> list[int | str]:
-    """The first port of each, in order, or why it did not come up. None listens before all have chosen."""
-    got: list[int | str] = [""] * len(layouts)
-    chosen = threading.Barrier(len(layouts), timeout=5)
-    monkeypatch.setattr(cli.daemons, "start", lambda layout, say: chosen.wait())
-
-    def begin(number: int) -> None:
-        try:
-            got[number] = cli.up(layouts[number], lambda text: None)["port"]
-        except TestbedError as error:
-            got[number] = str(error)
-            chosen.wait()
-
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(len(layouts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return got
-
-
-@pytest.mark.usefixtures("nothing_is_started")
-def test_in_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = begun_at_once(monkeypatch, *(bed(tmp_path / name, name) for name in "abc"))
-    assert len(set(got)) == 3, got
-    assert all(isinstance(port, int) for port in got), got
-
-
-@pytest.mark.usefixtures("nothing_is_started")
-def test_ports_that_were_asked_for_and_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beds = [bed(tmp_path, name, LUCID_TESTBED_PORT=str(PORT + 5 * n)) for n, name in enumerate("ab")]
-    got = begun_at_once(monkeypatch, *beds)
-    assert sorted(isinstance(port, int) for port in got) == [False, True], got
-    assert any("LUCID_TESTBED_PORT" in str(port) for port in got), got

@@ -74,30 +74,22 @@ def test_json_has_the_same_and_the_files_that_are_none(tmp_path: Path) -> None:
     assert len(found["bad_files"]) == 1
 
 
-def test_a_speed_seen_beside_another_job_is_not_shown(tmp_path: Path) -> None:
-    old = summary("7", "9", profile=replace(PROFILE, seen_speed=0.6, seen_beside="8"))
-    assert rows_of({"7": [old]}, time.time())[0].seen is None
-
-
-def test_states_in_words() -> None:
+def test_what_is_not_measured_yet_has_its_word_and_a_speed_is_that_beside_the_present_partner() -> None:
     now = time.time()
-    starting = summary("1", profile=None, warm_up_s=None)
-    young = summary("2", profile=None)
+    old = summary("7", "9", profile=replace(PROFILE, seen_speed=0.6, seen_beside="8"))
+    assert rows_of({"7": [old]}, now)[0].seen is None
+    starting, young = summary("1", profile=None, warm_up_s=None), summary("2", profile=None)
     states = [row.state for row in rows_of({"1": [starting], "2": [young]}, now)]
     assert states == ["starting up", "not measured yet"]
 
 
-def test_an_ended_job_is_left_out_and_nothing_at_all_is_said(tmp_path: Path) -> None:
-    write_summary(tmp_path, summary("7", end_s=time.time() - 1000))
-    done = call("--profiles", str(tmp_path))
-    assert "no sampler has written for three minutes" in done.output
-
-
-def test_an_older_sample_and_a_note_are_told(tmp_path: Path) -> None:
+def test_an_older_sample_and_a_note_are_told_and_an_ended_job_is_left_out(tmp_path: Path) -> None:
     write_summary(tmp_path, summary("7", end_s=time.time() - 90, notes=("Xid 79 on GPU-0123456789",)))
     text = " ".join(call("--profiles", str(tmp_path), "--once").output.split())
     assert "Xid 79" in text
     assert "last sample 90 s" in text
+    write_summary(tmp_path, summary("7", end_s=time.time() - 1000))
+    assert "no sampler has written for three minutes" in call("--profiles", str(tmp_path)).output
 
 
 def test_no_folder_says_what_to_give(tmp_path: Path) -> None:

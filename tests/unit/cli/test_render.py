@@ -8,7 +8,6 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -27,7 +26,6 @@ from lucid.explain import reasons as window_words
 from lucid.explain.formatting import duration, when
 from lucid.explain.queue_rows import guess_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
-from lucid.explain.replayed_story import replayed
 from lucid.explain.story import Story
 from lucid.slurm.records.configuration import Reservation
 
@@ -234,67 +232,30 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_moment_of_a_live_daemon_is_a_date() -> None:
-    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9))
-
-
 def test_a_moment_in_words() -> None:
     assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9)), "of a live daemon"
 
 
-@pytest.mark.parametrize(
-    ("verb", "words"),
-    [
-        ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
-        ("keep", "carries on in place (v)"), ("part", "is separated from its partner, and waits again (v)"),
-    ],
-)  # fmt: skip
-def test_a_decision_in_words(verb: str, words: str) -> None:
-    assert decision_text(DecisionRow(0.0, "j", "v", verb, ()), False) == words
-
-
-def test_a_start_in_words() -> None:
+def test_decisions_that_no_golden_file_tells_of() -> None:
+    assert decision_text(DecisionRow(0.0, "j", "v", "keep", ()), False) == "carries on in place (v)"
     start = DecisionRow(0.0, "j", "v", "start", (), "n1:0", "p")
-    assert decision_text(start, False) == "starts on n1:0, sharing GPUs with job p"
     assert decision_text(start, True) == "starts its profiling run on n1:0, sharing GPUs with job p"
+    resize = DecisionRow(0.0, "j", "v", "resize", (), "n1:0-1")
+    assert decision_text(resize, False) == "is resized, and goes on from a checkpoint on n1:0-1"
 
 
-JOB = {
-    "job_id": "j", "user": "", "name": "", "gpus": "1", "vc": "v", "submit_s": "0", "end_s": "", "jct_s": "",
-    "queue_s": "0", "duration_s": "5", "packed": "0", "packed_s": "0", "ended_in_profiling": "0",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [60, 80, 140])
-def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
-    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1), why.TooLarge(9, 8)))
-    lines = replayed(JOB, "lucid", [hold]).text(width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert all(re.match(r"(day \d|job |in all: it never ran| {16}(- |  )\S)", line) for line in lines)
-    joined = " ".join(line.strip() for line in lines)
-    assert reason_text(hold.reasons[1]) in joined
-
-
-def packed(**packing: object) -> Decision:
+def test_a_rule_that_is_not_set_is_no_reason_and_the_first_partner_is_not_called_the_best() -> None:
     room = part(nodes(1, 1), [waits("g", profile=LIGHT)], [runs("h", "n1:0", profile=LIGHT)])
-    chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
-    return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
 
+    def packed(**packing: object) -> Decision:
+        chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
+        return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
 
-def test_a_rule_that_is_not_set_is_no_reason() -> None:
-    assert "PartnerLeaves" not in kinds(packed())
+    assert not {"PartnerLeaves", "HostFits"} & set(kinds(packed()))
     assert "PartnerLeaves" in kinds(packed(priority_ratio=2.0))
-    assert "HostFits" not in kinds(packed())
-
-
-def test_the_first_partner_is_not_called_the_best() -> None:
     for rule, words in (("first", "the first partner found"), ("best", "the only partner")):
         assert words in reason_text(packed(partner=rule).reasons[-1])
-
-
-def test_a_resize_in_words() -> None:
-    entry = DecisionRow(0.0, "j", "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
-    assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"
 
 
 H, D = 3600, 86400
@@ -321,14 +282,12 @@ def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | 
     assert start_words(starts_in_s, 12.0 * H) == words
 
 
-def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
+def test_a_start_that_is_not_foreseen_is_a_dash_and_one_before_any_wait_has_ended_a_first_guess() -> None:
     assert (start_words(None, math.inf), start_words(None, 60.0, barred=True)) == ("-", "-")
-
-
-def test_a_start_before_any_wait_has_ended_is_a_first_guess() -> None:
-    assert [guess_words(seen)[:31] for seen in (0, 3, 10)] == [
-        "a first guess: no wait has ende", "a first guess: only 3 waits hav", "",
-    ]  # fmt: skip
+    first, second, third = (guess_words(seen) for seen in (0, 3, 10))
+    assert first.startswith("a first guess: no wait")
+    assert second.startswith("a first guess: only 3 waits")
+    assert third == ""
 
 
 LONG, ENDLESS, SHORT = "1", "2", "3"
@@ -347,36 +306,28 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site.submit(ENDLESS, 1)
     site.submit(SHORT, 1, run_s=3000.0, time_limit_s=600.0)
     site.turns(30.0)
-    monkeypatch.setattr(window_words, "time", SimpleNamespace(time=lambda: site.slurm.now))
+    monkeypatch.setattr(time, "time", lambda: site.slurm.now)
+    monkeypatch.setenv("COLUMNS", "120")
     return site
 
 
-def test_explain_says_with_which_limit_it_would_start_now(site: Site) -> None:
-    told = site.ctl("explain", LONG)
-    window = "maintenance of n[1-2],p1 (m) from day 0 00:36:40 to day 0 02:36:40"
-    assert f"{window}; its time limit of 60 min ends after that begins" in told.replace("1.0 h", "60 min")
-    assert "with --time 0:18:00 it would start now" in told
-    assert json.loads(site.ctl("explain", LONG, "--json"))["sooner"] == {"limit_s": 1080.0}
-    early_s, likely_s, _ = json.loads(site.ctl("explain", LONG, "--json"))["starts_in_s"]
+def test_a_window_is_told_as_recorded(site: Site) -> None:
+    """With which limit a job would start before it; then a running job that may last into it."""
+    asked = [f"explain {LONG}", f"explain {ENDLESS}", f"why-not {LONG}", f"why-not {LONG} --time 30"]
+    told = {words: site.ctl(*words.split()) for words in asked}
+    data = json.loads(site.ctl("explain", LONG, "--json"))
+    assert data["sooner"] == {"limit_s": 1080.0}
+    early_s, likely_s, _ = data["starts_in_s"]
     assert early_s == likely_s >= 8370, "it cannot be before the end"
-    assert "this job has no time limit, so it cannot start before" in site.ctl("explain", ENDLESS)
     assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
-
-
-def test_why_not_plans_with_a_shorter_limit(site: Site) -> None:
-    assert "with --time 0:18:00: start" in site.ctl("why-not", LONG)
-    assert "with --time 0:30:00: waits" in site.ctl("why-not", LONG, "--time", "30")
-
-
-def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:
     window = site.slurm.reserved[0]
     site.slurm.reserved = [replace(window, start_s=site.slurm.now + 300.0)]
     site.turns(70.0)
-    assert "may last into: maintenance of n[1-2],p1 (m) from" in site.ctl("explain", SHORT)
+    told |= {words: site.ctl(*words.split()) for words in (f"explain {SHORT}", "queue")}
+    same_as(HERE / "words/window.txt", "".join(f"$ lucidctl {words}\n{text}" for words, text in told.items()))
     assert len(json.loads(site.ctl("explain", SHORT, "--json"))["reaches"]) == 1
-    assert f"job {SHORT} may still run then" in site.ctl("queue")
-    (told,) = json.loads(site.ctl("queue", "--json"))["windows"]
-    assert (told["nodes"], told["reaching"]) == (["n1", "n2", "p1"], [SHORT])
+    (seen,) = json.loads(site.ctl("queue", "--json"))["windows"]
+    assert (seen["nodes"], seen["reaching"]) == (["n1", "n2", "p1"], [SHORT])
 
 
 def test_words_of_windows() -> None:

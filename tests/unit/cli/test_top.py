@@ -175,9 +175,8 @@ def test_each_row_has_a_value_to_sort_by_for_each_column(busy: Site) -> None:
             assert not any("\x1b" in cell for cell in row.cells)
 
 
-def test_without_a_terminal_it_says_what_programs_can_read(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    done = CliRunner().invoke(lucidctl, ["top", "--config", str(site.folder / "lucid.toml")])
+def test_without_a_terminal_it_says_what_programs_can_read(busy: Site) -> None:
+    done = CliRunner().invoke(lucidctl, ["top", "--config", str(busy.folder / "lucid.toml")])
     assert isinstance(done.exception, ConfigError)
     assert "needs a terminal" in str(done.exception)
     assert "\x1b" not in done.output

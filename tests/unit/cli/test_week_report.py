@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec import structs
 
 from daemon_site import Site
 from lucid.cli.console import answer
-from lucid.cli.learn.report import REALLY, past_week
+from lucid.cli.learn.report import REALLY, PastWeek, past_week
 from lucid.cli.main import lucidctl
 from lucid.cli.site.efficiency import accounts_words
 from lucid.config.live import EfficiencySettings
@@ -63,8 +62,12 @@ WEEK = [
 ]
 
 
-def test_the_answer_is_of_the_last_days_and_names_who_loses_the_most_hours_first() -> None:
-    found = past_week(scenario(*LONG_AGO, *WEEK), 5.0, workers=1)
+@pytest.fixture(scope="module")
+def found() -> PastWeek:
+    return past_week(scenario(*LONG_AGO, *WEEK), 5.0, workers=1)
+
+
+def test_the_answer_is_of_the_last_days_and_names_who_loses_the_most_hours_first(found: PastWeek) -> None:
     assert found.gains.everybody.jobs == 6  # the weeks before teach, and are not counted
     ann, bob = sorted(found.gains.users, key=lambda user: user.name)
     assert ann.jct_s - ann.baseline_s == pytest.approx(2 * HOUR_S, abs=60)  # four half-hour jobs go before hers
@@ -83,8 +86,7 @@ def test_the_answer_is_of_the_last_days_and_names_who_loses_the_most_hours_first
     assert "None of 1 users loses more than 5%" in nobody.answer
 
 
-def test_what_really_was_is_what_the_log_says() -> None:
-    found = past_week(scenario(*LONG_AGO, *WEEK), 5.0, workers=1)
+def test_what_really_was_is_what_the_log_says(found: PastWeek) -> None:
     really, plain = found.metrics[REALLY], found.metrics[BASELINE]
     assert [*found.metrics] == [BASELINE, "fifo", "lucid", REALLY]
     assert really["avg_queue_s"] == pytest.approx((60 + HOUR_S + 44 * HOUR_S) / 6)
@@ -103,9 +105,6 @@ def test_a_log_without_starts_is_not_given_any_and_other_policies_stand_beside_t
     assert [*found.metrics] == [BASELINE, "fifo", "lucid", "tiresias"]
     assert found.realism is None
     assert any("does not say when each job started" in note for note in found.notes)
-
-
-def test_an_oracle_reports_nothing() -> None:
     with pytest.raises(ConfigError, match="oracle"):
         past_week(replace(scenario(*WEEK), predictor="oracle"), 5.0, workers=1)
 
@@ -194,19 +193,12 @@ def test_planted_waste_is_all_found_and_called_what_it_is(kind: str) -> None:
                 assert account.waste[0].gpu_h == pytest.approx(gpu_h, rel=0.1), account
 
 
-@pytest.mark.slow
-def test_no_alarm_among_a_thousand_ordinary_jobs() -> None:
-    accounts = judged([ordinary(number, seed=16).job_use() for number in range(1000)], RULES)
-    assert [(a.job.job_id, waste) for a in accounts for waste in a.waste] == []
-    assert sum(a.measured for a in accounts) > 990
-    states = Counter(a.job.wants_alone for a in accounts)
-    assert states[True] > 50, "some of them keep their GPUs to themselves, and need them"
-
-
-def test_no_alarm_among_some_ordinary_jobs_either() -> None:
-    accounts = judged([ordinary(number, seed=1).job_use(step_s=20.0) for number in range(60)], RULES)
+def test_no_alarm_among_ordinary_jobs() -> None:
+    uses = [ordinary(number, seed=1).job_use(step_s=20.0) for number in range(60)]
+    accounts = judged(uses, RULES)
     assert [waste for a in accounts for waste in a.waste] == []
     assert all(a.measured for a in accounts)
+    assert [job.job_id for job in uses if idle_since(structs.replace(job, running=True)) is not None] == []
 
 
 def test_a_job_without_readings_is_not_measured_and_accused_of_nothing() -> None:
@@ -229,19 +221,16 @@ def test_what_is_not_known_is_no_idle_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("idle_s", "kinds"),
-    [(1700.0, []), (1900.0, ["idle_from_start"]), (900.0, [])],
-    ids=["below", "above", "far below"],
+    ("phases", "kinds"),
+    [
+        ([Phase(1700.0, 0.0), *at_work(2 * H)[1:]], []),
+        ([Phase(1900.0, 0.0), *at_work(2 * H)[1:]], ["idle_from_start"]),
+        ([*at_work(2 * H)[:-1], Phase(3500.0, 0.0)], []),
+        ([*at_work(2 * H)[:-1], Phase(3700.0, 0.0)], ["idle_after_activity"]),
+    ],
 )
-def test_the_bound_of_idle_from_the_start(idle_s: float, kinds: list[str]) -> None:
-    job = MadeJob("b", [[Phase(idle_s, 0.0), *at_work(2 * H)[1:]] for _ in range(4)])
-    assert [str(waste.kind) for waste in judge(job.job_use(), RULES).waste] == kinds
-
-
-@pytest.mark.parametrize(("idle_s", "kinds"), [(3500.0, []), (3700.0, ["idle_after_activity"])])
-def test_the_bound_of_idle_after_activity(idle_s: float, kinds: list[str]) -> None:
-    job = MadeJob("b", [[*at_work(2 * H)[:-1], Phase(idle_s, 0.0)]])
-    assert [str(waste.kind) for waste in judge(job.job_use(), RULES).waste] == kinds
+def test_the_bounds_of_idle_time(phases: list[Phase], kinds: list[str]) -> None:
+    assert [str(waste.kind) for waste in judge(MadeJob("b", [phases] * 4).job_use(), RULES).waste] == kinds
 
 
 def test_a_job_that_works_for_a_second_in_twenty_is_not_idle_and_one_that_keeps_itself_alive_is() -> None:
@@ -290,34 +279,26 @@ def test_sums_and_shares() -> None:
     assert whole.not_measured_gpu_h == pytest.approx(3.0)
 
 
-def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
-    limited = structs.replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
-    endless = structs.replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
-    accounts = judged([limited, endless, structs.replace(endless, job_id="c", user="bob")], RULES)
-    answer(None, False, accounts_words(accounts, 7.0, "user"))
-    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
-    assert "4.0 (1 without limit)" in lines["bob"]
-    assert "no limit" in lines["cyd"]
-
-
 def test_every_kind_has_a_title_and_advice() -> None:
     everything: list[Mapping[WasteKind, str]] = [TITLES, ADVICE]
     assert all(set(one) == set(WasteKind) for one in everything)
 
 
-def test_energy_and_host_memory_are_summed_where_they_were_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_energy_host_memory_and_limits_are_summed_where_there_were_some(capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeJob("a", [at_work(2 * H)], user="bob").job_use()
+    limited, endless = (structs.replace(made, time_limit_s=limit_s) for limit_s in (4 * H, None))
     seen = structs.replace(
-        made, asked_host_mib=8192.0, use=tuple(replace(u, energy_j=3.6e6, host_mib=2048.0) for u in made.use)
+        limited, asked_host_mib=8192.0, use=tuple(replace(u, energy_j=3.6e6, host_mib=2048.0) for u in made.use)
     )
-    accounts = judged([seen, structs.replace(made, job_id="b"), structs.replace(made, job_id="c", user="cyd")], RULES)
+    others = (structs.replace(endless, job_id="b"), structs.replace(endless, job_id="c", user="cyd"))
+    accounts = judged([seen, *others], RULES)
     bob, cyd = sorted(totals(accounts, lambda one: one.job.user), key=lambda one: one.name)
     assert (bob.energy_kwh, bob.host_asked_gib, bob.host_peak_gib) == (1.0, 8.0, 2.0)
     assert (cyd.energy_kwh, cyd.host_asked_gib) == (None, 0.0)
     answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
-    assert "1.0" in lines["bob"]
-    assert "25%" in lines["bob"]
+    assert [word in lines["bob"] for word in ("4.0 (1 without limit)", "1.0", "25%")] == [True] * 3
+    assert "no limit" in lines["cyd"]
     assert "%" not in lines["cyd"]
 
 
@@ -331,22 +312,12 @@ LATER = replace(USE, gpu="h", idle=(IdleStretch(0.0, 500.0), IdleStretch(4000.0,
     [
         ((USE,), 1, 1000.0),
         ((USE, LATER), 2, 4000.0),
-        ((USE,), 2, None),
-        ((replace(USE, idle=(IdleStretch(5500.0, 9000.0),)),), 1, None),
-        ((), 0, None),
-        ((USE, replace(LATER, idle=())), 2, None),
-        ((replace(USE, measured_s=3599.0),), 1, None),
-        ((replace(USE, idle=(IdleStretch(1000.0, 8800.0),)),), 1, None),
-    ],
-    ids=[
-        "idle",
-        "both",
-        "one not seen",
-        "idle for less than an hour",
-        "none seen",
-        "one works",
-        "under an hour",
-        "silent or at work",
+        ((USE,), 2, None),  # one not seen
+        ((replace(USE, idle=(IdleStretch(5500.0, 9000.0),)),), 1, None),  # for less than an hour
+        ((), 0, None),  # none seen
+        ((USE, replace(LATER, idle=())), 2, None),  # one works
+        ((replace(USE, measured_s=3599.0),), 1, None),  # measured for less than an hour
+        ((replace(USE, idle=(IdleStretch(1000.0, 8800.0),)),), 1, None),  # silent, or at work
     ],
 )
 def test_a_job_is_idle_where_fresh_readings_of_all_its_gpus_say_so(
@@ -354,11 +325,6 @@ def test_a_job_is_idle_where_fresh_readings_of_all_its_gpus_say_so(
 ) -> None:
     assert idle_since(structs.replace(JOB, use=use, gpus=gpus)) == since_s
     assert idle_since(structs.replace(JOB, use=use, gpus=gpus, running=False)) is None
-
-
-def test_no_ordinary_job_is_idle_at_its_end() -> None:
-    made = [ordinary(number, seed=5).job_use(step_s=20.0) for number in range(20)]
-    assert [job.job_id for job in made if idle_since(structs.replace(job, running=True)) is not None] == []
 
 
 def test_efficiency_lists_the_running_jobs_whose_gpus_do_nothing(tmp_path: Path) -> None:

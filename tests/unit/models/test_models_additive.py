@@ -61,13 +61,8 @@ def test_equals_the_library_with_missing_and_unseen_values(
 ) -> None:
     ebm, model = pair
     columns = {key: [row[i] for row in rows] for i, key in enumerate(("x", "who", "z"))}
-    frame = pd.DataFrame(
-        {
-            "x": np.array(columns["x"], dtype=float),
-            "who": np.array(columns["who"], dtype=object),
-            "z": np.array(columns["z"], dtype=float),
-        }
-    )
+    kinds = {"x": float, "who": object, "z": float}
+    frame = pd.DataFrame({name: np.array(columns[name], dtype=kind) for name, kind in kinds.items()})
     np.testing.assert_allclose(model.predict(columns), ebm.predict(frame), rtol=1e-9, atol=1e-9)
 
 
@@ -101,28 +96,21 @@ def test_importance_is_the_librarys(pair: tuple[Any, AdditiveModel]) -> None:
     np.testing.assert_allclose([t.importance for t in model.terms], ebm.term_importances(), rtol=1e-9)
 
 
-def test_text_in_a_continuous_column_is_unknown_unless_it_is_a_number(
-    pair: tuple[Any, AdditiveModel],
-) -> None:
+def test_text_in_a_continuous_column_is_unknown_unless_it_is_a_number(pair: tuple[Any, AdditiveModel]) -> None:
     axis = pair[1].terms[2].axes[0]
-    assert axis.bins(["soon", "1.5", None, 1.5]).tolist() == [
-        axis.size - 1,
-        axis.bins([1.5])[0],
-        0,
-        axis.bins([1.5])[0],
-    ]
+    bin_of = axis.bins([1.5])[0]
+    assert axis.bins(["soon", "1.5", None, 1.5]).tolist() == [axis.size - 1, bin_of, 0, bin_of]
 
 
-def test_a_number_in_a_categorical_column_is_refused(pair: tuple[Any, AdditiveModel]) -> None:
+def test_wrong_columns_and_estimators_are_refused(pair: tuple[Any, AdditiveModel]) -> None:
     with pytest.raises(ModelError, match=r"'who', row 1: 3 is a int.*give text"):
         pair[1].predict({"x": [0, 0], "who": ["ann", 3], "z": [0, 0]})
-
-
-def test_absent_and_uneven_columns_are_refused(pair: tuple[Any, AdditiveModel]) -> None:
     with pytest.raises(ModelError, match=r"\['z'\] are needed"):
         pair[1].predict({"x": [0], "who": ["ann"]})
     with pytest.raises(ModelError, match="differ in length"):
         pair[1].predict({"x": [0, 1], "who": ["ann"], "z": [0]})
+    with pytest.raises(ModelError, match="fitted regressor"):
+        from_ebm(glassbox.ExplainableBoostingRegressor())
 
 
 @pytest.mark.parametrize(
@@ -148,8 +136,3 @@ def test_inconsistent_files_are_refused_with_place_and_remedy(
 ) -> None:
     with pytest.raises(ModelError, match=rf"m\.json: .*({says}).*train the model again"):
         AdditiveModel.from_json(damaged(pair[1].to_json(), path, value), source="m.json")
-
-
-def test_an_unfitted_estimator_is_refused() -> None:
-    with pytest.raises(ModelError, match="fitted regressor"):
-        from_ebm(glassbox.ExplainableBoostingRegressor())

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from builders import a_job
 from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.additive import AdditiveModel
@@ -24,9 +25,9 @@ from lucid.models.duration.features import FACT_NAMES, NameBuckets, from_log, to
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable, read_jobs
 from lucid.models.kind import TooFew
-from lucid.models.throughput.bins import Bins, bins_of_jobs, newest_columns, read_bins, throughput_columns
+from lucid.models.throughput.bins import BIN_S, Bins, bins_of_jobs, newest_columns, read_bins, throughput_columns
 from lucid.models.throughput.fit import _lasting, fit_throughput
-from lucid.models.throughput.model import TargetModel, ThroughputModel
+from lucid.models.throughput.model import ArrivalForecaster, TargetModel, ThroughputModel
 from scenes.models import damaged, light_training
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
@@ -97,7 +98,9 @@ def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, 
     np.testing.assert_array_equal(history.facts(late), DurationHistory().replay(both)[len(rows) :])
 
 
-def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:
+def test_alike_names_share_a_bucket_strangers_have_none_and_there_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("sklearn")
     runs = [f"train-resnet-{i}" for i in range(30)] + [f"train-resnetx-{i}" for i in range(9)]
     buckets = NameBuckets.fit([*runs, *[f"postprocess_daily_{i}" for i in range(20)], "zz", None])
@@ -109,22 +112,11 @@ def test_alike_names_share_a_bucket_and_strangers_have_none() -> None:
     assert other not in (first, None)
     assert absent is None
     assert strange is None
-
-
-def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sklearn")
     monkeypatch.setattr(names, "SAMPLE", 20)
     monkeypatch.setattr(names, "KEPT", 50)
     letters = "abcdefghij"
     stems = [f"job-{a}{b}{c}" for a in letters for b in letters for c in letters]
     assert len(NameBuckets.fit(stems).bucket_of) <= 50
-
-
-def test_buckets_round_trip_and_refuse() -> None:
-    buckets = NameBuckets({"a-#": "a-#*"})
-    assert NameBuckets.from_json(buckets.to_json()).bucket_of == buckets.bucket_of
-    with pytest.raises(ValueError, match="Expected `str`"):
-        NameBuckets.from_json({"a": 1})
 
 
 SACCT = (
@@ -136,13 +128,6 @@ SACCT = (
 def write(path: Path, text: str) -> Path:
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def test_a_job_that_never_started_keeps_its_row(tmp_path: Path) -> None:
-    line = SACCT.format(memory="1G", limit="1-00:00:00").replace("2017-01-01T00:01:00", "Unknown")
-    table = read_jobs(write(tmp_path / "a.log", line))
-    assert len(table) == 1
-    assert math.isnan(table.duration_s[0])
 
 
 def test_short_csv_orders_by_submission_and_ends_without_a_queue(tmp_path: Path) -> None:
@@ -167,6 +152,10 @@ def test_long_csv(tmp_path: Path) -> None:
     table = read_jobs(write(tmp_path / "a.csv", text))
     assert table.end_s[0] - table.submit_s[0] == 60.0
     assert (table.duration_s[0], table.limit_s[0]) == (30.0, 60.0)
+    line = SACCT.format(memory="1G", limit="1-00:00:00").replace("2017-01-01T00:01:00", "Unknown")
+    table = read_jobs(write(tmp_path / "a.log", line))
+    assert len(table) == 1, "one that never started keeps its row"
+    assert math.isnan(table.duration_s[0])
 
 
 def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None:
@@ -177,9 +166,6 @@ def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None
         read_jobs(write(tmp_path / "b.csv", "what,ever"))
     with pytest.raises(TraceError, match="cannot be read"):
         read_jobs(tmp_path / "none.csv")
-
-
-def test_tables_refuse_unknown_and_uneven_columns() -> None:
     with pytest.raises(ModelError, match=r"\['colour'\]"):
         JobTable.from_columns(colour=["red"])
     with pytest.raises(ModelError, match="differ in length"):
@@ -208,10 +194,9 @@ def trained() -> ThroughputModel:
 @pytest.mark.parametrize("age", [1, 3])
 def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
     bins = some(900)
-    changed = replace(bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0})
-    changed.jobs[600:] += 100
-    changed.gpus[600:] += 100
-    changed.others["ended"][600:] += 100
+    later = np.where(np.arange(900) < 600, 0.0, 100.0)
+    others = {"ended": bins.others["ended"] + later}
+    changed = replace(bins, jobs=bins.jobs + later, gpus=bins.gpus + later, others=others)
     before, after = throughput_columns(bins, age), throughput_columns(changed, age)
     for name, column in before.items():
         np.testing.assert_array_equal(column[:600], after[name][:600], err_msg=name)
@@ -246,10 +231,15 @@ def test_terms_are_the_score() -> None:
         trained().explain(bins, "cpus")
 
 
-def test_json_comes_back_equal() -> None:
-    again = ThroughputModel.from_json(json.loads(json.dumps(trained().to_json())))
-    bins = some(800, seed=3)
-    np.testing.assert_array_equal(again.predict(bins), trained().predict(bins))
+def test_json_comes_back_equal_and_versions_written_before_are_read() -> None:
+    data, bins = json.loads(json.dumps(trained().to_json())), some(800, seed=3)
+    expected = trained().predict(bins)
+    np.testing.assert_array_equal(ThroughputModel.from_json(data).predict(bins), expected)
+    for target in ("jobs", "gpus"):
+        del data[target]["mean_factor"]
+    before = ThroughputModel.from_json(data)
+    np.testing.assert_array_equal(before.predict(bins), expected)
+    assert before.gpus.mean_factor == 1.0
 
 
 @pytest.mark.parametrize(
@@ -371,15 +361,6 @@ def test_expected_gpus_have_the_mean_of_what_came_although_forecasts_are_medians
     assert np.mean(medians) < np.mean(expected)
 
 
-def test_versions_written_before_are_read() -> None:
-    data = trained().to_json()
-    for target in ("jobs", "gpus"):
-        del data[target]["mean_factor"]
-    before = ThroughputModel.from_json(data)
-    np.testing.assert_array_equal(before.predict(some(800)), trained().predict(some(800)))
-    assert before.gpus.mean_factor == 1.0
-
-
 @pytest.mark.parametrize("minutes", [10, 60])
 @pytest.mark.parametrize("age", [1, 3])
 def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None:
@@ -387,3 +368,24 @@ def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None
     newest = newest_columns(bins, age)
     for name, column in throughput_columns(bins, age).items():
         np.testing.assert_allclose(newest[name], column[-1:], rtol=1e-12, err_msg=name)
+
+
+def test_the_forecast_is_the_larger_of_now_and_then() -> None:
+    hour = 3600.0
+    forecaster = ArrivalForecaster()
+    for day in range(3):
+        forecaster.observe(a_job(f"noon{day}", 12, day * 24 * hour + 12 * hour))
+    forecaster.observe(a_job("odd", 4, 2 * 24 * hour + 15 * hour))
+    noon = 3 * 24 * hour + 12 * hour
+    assert forecaster.forecast(noon).per_hour("vc") == pytest.approx(12 / 3)
+    assert forecaster.forecast(2 * 24 * hour + 16 * hour).per_hour("vc") == pytest.approx(4 / 2)
+    assert forecaster.forecast(noon + 6 * hour).per_hour("vc") == 0.0
+
+
+def test_the_forecast_is_of_whole_bins_and_the_same_object_within_one() -> None:
+    forecaster = ArrivalForecaster()
+    forecaster.observe(a_job("a", 6, 10.0))
+    first = forecaster.forecast(BIN_S - 1)
+    assert first.per_hour("vc") == 0.0  # its bin is not over
+    assert forecaster.forecast(BIN_S).per_hour("vc") == pytest.approx(3.0)
+    assert forecaster.forecast(BIN_S + 1) is forecaster.forecast(BIN_S + 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from lucid.cli.learn.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
+from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.duration import evaluate
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.jobtable import JobTable
@@ -21,10 +23,12 @@ from lucid.models.duration.model import DurationModel
 from lucid.models.kinds import Keeper, Source, find_kind
 from lucid.models.library import Library, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
+from lucid.models.packing.measured import shipped
+from lucid.models.page import additive_page
 from lucid.models.throughput.bins import Bins
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Rules
-from scenes.models import cluster, damaged, job_log, light_training, measured
+from scenes.models import cluster, job_log, light_training, measured
 
 pytest.importorskip("interpret")
 NOW = datetime(2024, 5, 8, tzinfo=UTC)
@@ -206,6 +210,12 @@ def invoke(*args: object) -> str:
     return result.stdout
 
 
+def error(*args: object) -> LucidError:
+    found = CliRunner().invoke(models, [str(arg) for arg in args]).exception
+    assert isinstance(found, LucidError)
+    return found
+
+
 @pytest.fixture
 def log(tmp_path: Path, jobs: JobTable) -> Path:
     return job_log(tmp_path / "jobs.csv", jobs)
@@ -240,11 +250,6 @@ def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[Jo
 
 
 def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
-    def error(*args: object) -> LucidError:
-        found = CliRunner().invoke(models, [str(arg) for arg in args]).exception
-        assert isinstance(found, LucidError)
-        return found
-
     library = ("--library", tmp_path / "library")
     assert "give --jobs" in str(error("train", *library))
     assert "there is data for: duration" in str(error("train", "pairs", "--jobs", log, *library))
@@ -255,22 +260,90 @@ def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
         find_kind("weather")
 
 
-def _draw_few(library: Library) -> None:
-    """Leave three tables of the duration model: every picture takes as long as the next."""
-    data = library.show("duration").data
-    kept = [term for term in data["tables"]["terms"] if term["name"] in ("same_request", "hour", "user_upper")]
-    library.promote("duration", library.add("duration", damaged(data, ("tables", "terms"), kept), {}))
-
-
-def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
+def test_show_writes_one_page(tmp_path: Path) -> None:
     library = Library(tmp_path / "library")
     usages, pairings = measured(9)
-    DURATION.train(library, by_end(jobs, 300))
     SHARE.train(library, (usages, pairings))
     PAIRS.train(library, (usages, pairings))
-    _draw_few(library)
-    for name in ("duration", "share", "pairs"):
+    for name in ("share", "pairs"):
         out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
         assert "written:" in out
-    assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
-    assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()
+        assert len(list((tmp_path / name).rglob("*.html"))) == 1
+
+
+# -- how good a model is, as numbers and as plots
+
+
+def test_packing_prints_every_figure(tmp_path: Path) -> None:
+    head, *rows = shipped("profiles.csv").read_text().splitlines()
+    labelled = [f"{head},label", *(f"{row},{number % 3}" for number, row in enumerate(rows))]
+    (tmp_path / "profiles.csv").write_text("\n".join(labelled))
+    figures = json.loads(invoke("evaluate", "packing", tmp_path / "profiles.csv", shipped("pairs.csv"), "--json"))
+    for kind, way in itertools.product(("precision", "recall"), ("lomo", "loco", "loco_both")):
+        assert 0.7 <= figures[f"pair_{kind}_{way}"] <= 1
+    assert 0 <= figures["accuracy_lomo"] <= 1
+    assert (figures["configurations"], figures["pairs"]) == (32, 526)
+
+
+def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    hours = [datetime(2024, 1, 1) + timedelta(hours=n) for n in range(1500)]
+    counts = [int(rng.poisson(3 + time.hour / 4)) for time in hours]
+    rows = [f"{time},{n},{2 * n}\n" for time, n in zip(hours, counts, strict=True)]
+    path = tmp_path / "bins.csv"
+    path.write_text("time,submit_gpu_job,submit_gpu_num\n" + "".join(rows))
+    words = ("evaluate", "throughput", path, "--test-from")
+    figures = json.loads(invoke(*words, hours[1300], "--newest-bin", "2", "--json"))
+    assert (figures["trained_bins"], figures["tested_bins"], figures["newest_bin"]) == (1300, 200, 2)
+    later = np.array(counts[1300:])
+    assert figures["mae_jobs"] < np.abs(later - np.median(later)).mean()
+    assert "no bin starts at or after" in str(error(*words, "2030-01-01"))
+    # a date with a zone is no reason to fall over bins without one
+    assert "no bin starts" in str(error(*words, "2030-01-01T00:00:00+02:00"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("duration a.csv", "duration needs --test-from"),
+        ("duration a.csv b.csv --test-from 1", "duration takes 1 file, and 2 are given"),
+        ("packing a.csv", "packing takes 2 files, and 1 are given"),
+        ("packing a.csv b.csv --test-from 1", "--test-from is not for packing"),
+        ("throughput a.csv --test-from 1 --refits 2", "--refits is not for throughput"),
+        ("speed a.csv", "'speed' is not one of 'duration', 'throughput', 'packing'"),
+    ],
+)
+def test_each_kind_has_its_own_files_and_options(words: str, said: str) -> None:
+    result = CliRunner().invoke(models, ["evaluate", *words.split()])
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+GPUS = Axis("gpus", "continuous", cuts=(1.5, 4.5, 64.0))
+USER = Axis("user", "categorical", categories={"ann": 1, "<b>bob</b>": 2, "cy": 3})
+NONE = Axis("nothing", "continuous")
+
+
+def term(*axes: Axis, seed: int = 0) -> Term:
+    rng = np.random.default_rng(seed)
+    shape = tuple(axis.size for axis in axes)
+    return Term(
+        " & ".join(axis.feature for axis in axes),
+        axes,
+        rng.normal(size=shape),
+        rng.integers(1, 9, shape) * 1.0,
+    )
+
+
+MODEL = AdditiveModel(1.5, "identity", (term(GPUS), term(USER), term(USER, GPUS), term(GPUS, GPUS), term(NONE)))
+
+
+def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    additive_page(MODEL, path, "<script>alert(1)</script>", "s", {"rows": 12})
+    text = path.read_text(encoding="utf-8")
+    assert text.count('role="img"') == 1 + len(MODEL.terms)
+    assert "<img" not in text
+    assert "<script>alert" not in text
+    assert "rows: <b>12</b>" in text
+    assert "&lt;b&gt;bob&lt;/b&gt;" in text

@@ -183,11 +183,6 @@ def test_precision_and_recall_at_the_bars() -> None:
     assert (honest.precision, honest.recall) == (2 / 3, 2 / 3)
 
 
-def test_no_pairs_is_an_error_that_says_so() -> None:
-    with pytest.raises(ModelError, match="measure some pairs"):
-        fit_pairs([])
-
-
 @pytest.mark.parity
 @pytest.mark.slow
 def test_figures_on_measured_pairs() -> None:
@@ -241,11 +236,8 @@ def test_labels_average_both_sides_over_all_pairings() -> None:
     assert share_labels([a, b, c], pairings) == [0, 1, 2]
 
 
-def test_text_is_as_recorded() -> None:
+def test_text_and_json_are_as_recorded_and_json_comes_back_equal() -> None:
     assert TREE.to_text() + "\n" == (GOLDEN / "share_tree.txt").read_text(encoding="utf-8")
-
-
-def test_json_is_as_recorded_and_comes_back_equal() -> None:
     text = json.dumps(TREE.to_json(), indent=1) + "\n"
     assert text == (GOLDEN / "share_tree.json").read_text(encoding="utf-8")
     assert ShareTree.from_json(json.loads(text)) == TREE
@@ -268,10 +260,12 @@ def test_thresholds_are_whole_where_the_data_leave_room() -> None:
     assert 20.2 < fit_share(close, [0, 2], alpha=0.0).nodes[0].threshold < 20.4
 
 
-@pytest.mark.parametrize("labels", [[0], [0, 3], [0, 1, 2]])
-def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
-    with pytest.raises(ModelError, match="labels must be"):
-        fit_share([usage(1), usage(2)], labels, alpha=0.0)
+def test_too_few_pairs_and_labels_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ModelError, match="measure some pairs"):
+        fit_pairs([])
+    for labels in ([0], [0, 3], [0, 1, 2]):
+        with pytest.raises(ModelError, match="labels must be"):
+            fit_share([usage(1), usage(2)], labels, alpha=0.0)
 
 
 @pytest.mark.parametrize(

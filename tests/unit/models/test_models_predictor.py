@@ -6,9 +6,10 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,31 +18,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from builders import a_job
+from builders import LIGHT, a_job
 from examples import examples
 from lucid.cli.jobs.commands import explain
 from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.codec import from_json
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
+from lucid.core.prediction import JUMBO, DurationTerms, Prediction, Split, Term, prediction_to_dict
 from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
+from lucid.left_out import LeftOut
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
 from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
-from lucid.models.history import HistoryPredictor
+from lucid.models.history import HistoryPredictor, PriorPredictor
 from lucid.models.kinds import Served
 from lucid.models.library import Library
 from lucid.models.packing.pair_speed import fit_pairs
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import LearnedPredictor, RowScorer, ended_table, usage_of
+from lucid.orchestrator.planner import Predictions
 from lucid.simulator import predictors
 from lucid.simulator.predictors import WalkForward
-from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.presets import preset, vc_layout
-from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import synthesise
 from scenes.models import cluster, light_training, measured
 
@@ -241,64 +243,6 @@ def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[
         assert len(table) == sum(item.end_s <= at_s for item in past)
 
 
-class _Spy:
-    """Notes every answer of a predictor with the time it was given."""
-
-    def __init__(self, predictor: WalkForward) -> None:
-        self.name = predictor.name
-        self.answers: list[tuple[float, str, bool, Prediction]] = []
-        self._predictor = predictor
-
-    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        found = self._predictor.predict(job, profile, now_s)
-        self.answers.append((now_s, job.id, profile is not None, found))
-        return found
-
-    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        return self._predictor.pair_speed(a, b)
-
-    def learn(self, ended: Sequence[Ended]) -> None:
-        self._predictor.learn(ended)
-
-
-def _answers(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str, bool, Prediction]]:
-    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
-    predictor = scenario.predictor_for("lucid")
-    assert isinstance(predictor, WalkForward)
-    spy = _Spy(predictor)
-    with monkeypatch.context() as patched:
-        patched.setattr(Scenario, "predictor_for", lambda self, policy: spy)
-        simulate(scenario, "lucid")
-    return spy.answers
-
-
-def _leaks(monkeypatch: pytest.MonkeyPatch, jobs: int) -> Iterator[bool]:
-    """Change all that lies after a moment: what is submitted later, and how long whatever runs then will run."""
-    trace = synthesise(replace(preset("month-small"), jobs=jobs, days=28.0 * jobs / 4000), 3)
-    moment_s = trace.jobs[2 * jobs // 3].job.submit_s
-    changed = tuple(
-        replace(item, duration_s=item.duration_s * 3.0 + 7.0, job=replace(item.job, user="user001", name="other"))
-        if item.job.submit_s > moment_s
-        else replace(item, duration_s=item.duration_s + moment_s)
-        if item.job.submit_s + item.duration_s > moment_s  # it cannot have ended by then
-        else item
-        for item in trace.jobs
-    )
-    one, other = (
-        [answer for answer in _answers(each, monkeypatch) if answer[0] <= moment_s]
-        for each in (trace, replace(trace, jobs=changed))
-    )
-    assert len(one) > jobs // 2
-    assert any(found.duration_source.startswith("learned") for _, _, _, found in one)
-    yield one == other
-
-
-def test_in_a_replay_a_changed_future_moves_no_prediction(
-    monkeypatch: pytest.MonkeyPatch, fits: list[JobTable]
-) -> None:
-    assert all(_leaks(monkeypatch, 400))
-
-
 # -- explanations -------------------------------------------------------------------------------------------------
 
 TOLD = Prediction(
@@ -327,11 +271,8 @@ TOLD = Prediction(
 )
 
 
-def test_an_explanation_in_words() -> None:
+def test_an_explanation_is_as_recorded() -> None:
     assert "\n".join(prediction_lines(TOLD, "alice")) + "\n" == (GOLDEN / "prediction.txt").read_text()
-
-
-def test_an_explanation_as_json() -> None:
     assert json.loads(json.dumps(prediction_data(TOLD))) == json.loads((GOLDEN / "prediction.json").read_text())
 
 
@@ -355,16 +296,13 @@ def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) 
     metrics, runs, logs = compare(scenario, ["lucid"], keep_decisions=True)
     write_run(tmp_path, scenario, runs, metrics, logs, [])
     job = trace.jobs[150].job
-    text = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path)], catch_exceptions=False).output
-    assert "by learned: " in text
-    assert f"user {job.user}, median of" in text
-    data = json.loads(
-        CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False).output
-    )
+    said = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False)
+    data = json.loads(said.output)
     terms = data["prediction"]["duration_terms"]
     total = terms["intercept"] + math.fsum(term["score"] for term in terms["terms"])
     assert total == pytest.approx(terms["score"], abs=1e-9)
     assert math.exp(total) - terms["offset_s"] == pytest.approx(data["prediction"]["duration_s"], abs=1e-5)
+    assert data["prediction"]["duration_source"].startswith("learned: ")
     # told as it was decided: the queue was ordered by the same number
     priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
     assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
@@ -383,3 +321,116 @@ def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_b
     assert "outlived" in found.duration_source
     learned.learn([Ended(job, 900.0, 799.0)])
     assert learned.predict(job, PROFILE, 1000.0).duration_s == 400.0, "a mean above T_prof stands"
+
+
+# -- durations from the history of jobs alone
+
+
+def ended(ran_s: float, **of: object) -> Ended:
+    return Ended(a_job("past", **of), 0.0, ran_s)  # type: ignore[arg-type]
+
+
+ENDED = [
+    ended(100.0, user="ann", name="train", gpus=4, vc="a"),
+    ended(200.0, user="ann", name="other", gpus=2, vc="a"),
+    ended(400.0, user="bob", name="train", gpus=2, vc="b"),
+    ended(800.0, user="", name="", gpus=8, vc="b"),
+]
+
+
+def asked(job: Job) -> Prediction:
+    predictor = HistoryPredictor()
+    predictor.learn(ENDED)
+    return predictor.predict(job, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected_s", "by"),
+    [
+        ({"user": "ann", "name": "train", "gpus": 2, "vc": "a"}, 100.0, "mean of 1 job with the same user and name"),
+        ({"user": "ann", "name": "new", "gpus": 2, "vc": "b"}, 200.0, "mean of 1 job with the same user and GPUs"),
+        ({"user": "ann", "name": "new", "gpus": 8, "vc": "b"}, 150.0, "mean of 2 jobs with the same user"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "b"}, 400.0, "mean of 1 job with the same VC and GPUs"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "c"}, 300.0, "mean of 2 jobs with the same GPUs"),
+        ({"user": "new", "name": "train", "gpus": 16, "vc": "c"}, 375.0, "mean of 4 jobs"),
+        ({"user": "", "name": "train", "gpus": 8, "vc": "b"}, 800.0, "mean of 1 job with the same VC and GPUs"),
+    ],
+)
+def test_L20_the_most_alike_jobs_count(of: dict[str, object], expected_s: float, by: str) -> None:
+    found = asked(a_job("new", **of))  # type: ignore[arg-type]
+    assert found.duration_s == expected_s
+    assert by in found.duration_source
+
+
+def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
+    recent, all_of_them = HistoryPredictor(newest=2), HistoryPredictor()
+    for predictor in (recent, all_of_them):
+        predictor.learn([ended(ran_s, user="ann") for ran_s in (9000.0, 100.0, 200.0)])
+    found = recent.predict(a_job("new", user="ann"), None, 0.0)
+    assert found.duration_s == 150.0
+    assert found.duration_source == "history: mean of the last 2 jobs with the same user and GPUs"
+    assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
+
+
+def test_before_any_job_has_ended_there_is_a_first_guess() -> None:
+    found = HistoryPredictor(first_guess_s=50.0).predict(a_job("new"), None, 0.0)
+    assert found == Prediction(50.0, "history: no job has ended yet", None, "history")
+
+
+def test_an_unmodelled_job_counts_as_jumbo_once_measured() -> None:
+    predictor = HistoryPredictor()
+    assert predictor.predict(a_job("new"), None, 0.0).share_score is None
+    assert predictor.predict(a_job("new"), LIGHT, 0.0).share_score == JUMBO
+    assert predictor.pair_speed(LIGHT, LIGHT) is None
+
+
+@pytest.mark.parametrize(("ran_s", "left_s"), [(0.0, 100.0), (60.0, 40.0), (100.0, 100.0), (250.0, 250.0)])
+def test_a_job_that_outlived_its_estimate_goes_on_as_long_again(ran_s: float, left_s: float) -> None:
+    assert Prediction(100.0, "test").remaining_s(ran_s) == left_s
+
+
+def asks_for(limit_s: float | None, **of: object) -> Job:
+    return replace(a_job("new", **of), time_limit_s=limit_s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ran_s", "state"), [(0.0, "FAILED"), (40.0, "BOOT_FAIL"), (40.0, "LAUNCH_FAILED")])
+def test_what_did_not_run_teaches_no_duration(ran_s: float, state: str) -> None:
+    guarded = Predictions(PriorPredictor(), LeftOut(), 3600.0)
+    guarded.learn([replace(ended(ran_s), state=state)])
+    found = guarded.predict(asks_for(7200.0), None, 0.0)
+    assert found == Prediction(7200.0, "history: the time limit; no job like it has ended yet", None, "history")
+
+
+def test_without_a_time_limit_the_first_guess_is_the_prior() -> None:
+    found = PriorPredictor(50.0).predict(asks_for(None), None, 0.0)
+    words = "history: a first guess, since it has no time limit; no job like it has ended yet"
+    assert found == Prediction(50.0, words, None, "history")
+
+
+def test_others_tell_how_much_of_a_limit_jobs_use_and_the_user_how_long_his_run() -> None:
+    predictor = PriorPredictor()
+    job = asks_for(10_000.0, user="ann", name="a")
+    predictor.learn([Ended(job, 1000.0, 1000.0)] * 500)
+    of_others = predictor.predict(asks_for(100_000.0, user="bob", name="b"), None, 0.0).duration_s
+    assert of_others == pytest.approx(10_000.0, rel=0.05)
+    own = predictor.predict(asks_for(100_000.0, user="ann", name="other"), None, 0.0).duration_s
+    assert own == pytest.approx(1000.0, rel=0.05)
+
+
+def test_a_group_forgets_its_oldest_jobs() -> None:
+    predictor, job = PriorPredictor(), asks_for(86_400.0, user="ann", name="train")
+    predictor.learn([Ended(job, 60.0, 60.0)] * 1000 + [Ended(job, 6000.0, 6000.0)] * 1000)
+    assert predictor.predict(job, None, 0.0).duration_s == pytest.approx(6000.0, rel=0.02)
+
+
+@pytest.mark.parametrize("made", [HistoryPredictor, PriorPredictor])
+def test_names_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    """As many names as jobs: those of which a job ended last are remembered."""
+    monkeypatch.setattr("lucid.models.history.GROUPS_KEPT", 20)
+    predictor = made()
+    often = a_job("often", user="ada", name="often")
+    for n in range(200):
+        predictor.learn([Ended(a_job(f"{n}", user="ada", name=f"once-{n}"), 1.0, 50.0), Ended(often, 1.0, 500.0)])
+    groups = getattr(predictor, "_means", None) or predictor._known
+    assert len(groups) == 20
+    assert "same user and name" in predictor.predict(often, None, 0.0).duration_source

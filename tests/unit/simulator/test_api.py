@@ -158,12 +158,9 @@ def test_a_speed_that_is_none_is_refused_with_its_place(tmp_path: Path, speed: s
     path.write_text(PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\n" + f"a,x,64,0,{speed},a,x,64,0,0.5\n")
     with pytest.raises(TraceError, match=f"pairs.csv: line 3: column speed1: '{speed}'"):
         read_pairs(path)
-
-
-def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pairs.csv").write_text("model,speed\na,1\n")
+    path.write_text("model,speed\na,1\n")
     with pytest.raises(TraceError, match=r"line 1: no column model1, .*\(found: model, speed\)"):
-        read_pairs(tmp_path / "pairs.csv")
+        read_pairs(path)
     with pytest.raises(TraceError, match="cannot be read"):
         read_pairs(tmp_path / "none.csv")
 
@@ -180,21 +177,12 @@ def test_the_oracle_knows_durations_at_once_and_labels_once_measured() -> None:
     assert OraclePredictor(trace).pair_speed(A, B) is None
 
 
-def given(**durations_s: float) -> tuple[GivenPredictor, FixedPredictor]:
+def test_given_durations_come_first_and_share_scores_are_the_traces_own_or_the_contention_models() -> None:
     other = FixedPredictor(otherwise_s=777.0)
-    return GivenPredictor("file", durations_s, a_trace(by("a", label=1), by("b")), other), other
-
-
-def test_given_durations_come_first_and_say_where_they_are_from() -> None:
-    predictor, other = given(a=50.0)
+    predictor = GivenPredictor("file", {"a": 50.0}, a_trace(by("a", label=1), by("b")), other)
     assert predictor.predict(a_job("a"), None, 0.0) == Prediction(50.0, "file")
     assert other.asked == 0
     assert predictor.predict(a_job("b"), None, 0.0) == Prediction(777.0, "fixed")
-
-
-def test_share_scores_are_the_traces_own_or_the_contention_models_once_measured() -> None:
-    predictor, _ = given()
-    assert predictor.predict(a_job("a"), None, 0.0).share_score is None
     assert predictor.predict(a_job("a"), HEAVY, 0.0).share_score == 1
     found = predictor.predict(a_job("b"), HEAVY, 0.0)
     assert (found.share_score, found.share_source) == (contention_score(HEAVY), "contention model")

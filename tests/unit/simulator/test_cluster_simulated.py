@@ -30,11 +30,9 @@ from scenes.plans import policy
 WHY = (FairOrder(0.0),)
 
 
-class Halves:
+def halves(a: JobProfile, b: JobProfile) -> tuple[float, float]:
     """The first of a pair runs at half its speed, the second at a quarter."""
-
-    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        return (0.5, 0.25) if a.workload < b.workload else (0.25, 0.5)
+    return (0.5, 0.25) if a.workload < b.workload else (0.25, 0.5)
 
 
 def known(name: str) -> JobProfile:
@@ -57,7 +55,7 @@ def pair(
     cluster = a_cluster(
         trace,
         profiled=lambda job: False,
-        interference=Halves(),
+        interference=halves,
         overheads=OverheadSettings(requeue_s=0.0),
         semantics=semantics,
         memory=memory,
@@ -215,15 +213,12 @@ def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:
     assert member(cluster, VC).profile == HEAVY
 
 
-def test_a_vc_named_like_the_profiling_partition_is_an_error_that_says_what_to_do() -> None:
+def test_a_vc_named_like_the_profiling_partition_or_without_nodes_is_an_error_that_says_so() -> None:
     """Its nodes and its jobs would be the profiling partition's: the replay never ended."""
     trace, layout = a_trace(by("j", vc=PROFILING)), {PROFILING: nodes(2)}
     with pytest.raises(ConfigError, match=r"VC 'profiling'.*another name.*policy\.profiling\.enabled"):
         a_cluster(trace, layout, profiling_nodes=nodes(1, prefix="p"))
     assert a_cluster(trace, layout).observe().profiling is None
-
-
-def test_a_vc_without_nodes_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigError, match=r"jobs of VC lost.*nodes are given for: vc"):
         a_cluster(a_trace(by("a"), by("b", vc="lost")), {VC: nodes(1)})
 
@@ -284,18 +279,14 @@ def test_a_trace_with_dates_takes_dates(tmp_path: Path) -> None:
         ("window,a,5,,day,", "line 2: column until: an event of every day must end"),
         ("window,a-1,a-2,5,6,,", "line 2: more values than columns; quote a list of nodes"),
         ("", "names no event"),
+        ("job_id,when", "line 1: no column event, nodes, from (found: job_id, when)"),
     ],
 )
 def test_a_bad_event_is_refused_with_its_place(tmp_path: Path, line: str, says: str) -> None:
     with pytest.raises(TraceError) as caught:
-        read(tmp_path, line)
+        read(tmp_path, line, head=line if line.startswith("job_id") else "")
     assert says in str(caught.value)
     assert str(tmp_path / "events.csv") in str(caught.value)
-
-
-def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"line 1: no column event, nodes, from \(found: job_id, when\)"):
-        read(tmp_path, head="job_id,when")
     with pytest.raises(TraceError, match="cannot be read"):
         read_events(tmp_path / "none.csv", a_trace(by("x")), LAYOUT)
 

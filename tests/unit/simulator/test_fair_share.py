@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_job, a_trace, by, guess, nodes, part, policy, reason, runs, snap, waits
-from demo_realism import RealTimes, realism
 from examples import examples
 from lucid.config.load import Settings, settings_from
 from lucid.core.decision import PartitionPlan, Start
-from lucid.core.job import Job, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.reasons.queue import FairShare, SlurmPriority
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.orchestrator.order.queue_order import fair_share_of
@@ -23,7 +22,7 @@ from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.usage import UsageBook, fair_shares
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.record import TraceJob
 from lucid.slurm.records.configuration import FairShares, fair_shares_from
 
 DAY = 86400.0
@@ -91,20 +90,16 @@ def test_no_factor_moves_a_value_by_more_than_the_bound(factor: float, bound: fl
     assert 1 / bound - 1e-9 <= found.times <= bound + 1e-9
 
 
-def test_a_kept_plan_is_made_anew_when_factors_change() -> None:
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"fairness": {"share_bound": 4.0}},
+        {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}},  # the plain order beside
+    ],
+)
+def test_a_kept_plan_is_made_anew_when_factors_change(rules: dict[str, Any]) -> None:
     room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
-    chosen = policy("lucid", None, fairness={"share_bound": 4.0}, **OFF)
-    scene = replace(snap(10.0, room), fair_share=FACTORS)
-    first = chosen.plan(scene).partitions["vc"]
-    assert chosen.plan(scene).partitions["vc"] is first
-    again = chosen.plan(replace(scene, fair_share={("over", "ann"): 0.9})).partitions["vc"]
-    assert reason(again.decisions["a"], FairShare).factor == 0.9
-
-
-def test_a_kept_plan_is_made_anew_when_factors_change_the_plain_order_beside_it() -> None:
-    room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
-    bounded = {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}}
-    chosen = policy("lucid", None, **bounded, **OFF)
+    chosen = policy("lucid", None, **rules, **OFF)
     scene = replace(snap(10.0, room), fair_share=FACTORS)
     first = chosen.plan(scene).partitions["vc"]
     assert chosen.plan(scene).partitions["vc"] is first
@@ -120,37 +115,19 @@ def test_slurms_order_weighs_it_too() -> None:
     assert started(policy("backfill").plan(scene).partitions["vc"]) == ["a"]
 
 
-SHARES = {
-    "shares": {
-        "shares": [
-            {
-                "name": "root",
-                "parent": "",
-                "type": ["ASSOCIATION"],
-                "fairshare": {"factor": {"set": True, "number": 0}},
-            },
-            {
-                "name": "ann",
-                "parent": "vision",
-                "type": ["USER"],
-                "fairshare": {"factor": {"set": True, "number": 0.25}},
-            },
-            {
-                "name": "bob",
-                "parent": "vision",
-                "type": ["USER"],
-                "fairshare": {"factor": {"set": False, "number": 0}},
-            },
-        ]
-    }
-}
-"""As sshare of 24.11 lists them, cut down to what is read."""
+def sshare(name: str, kind: str, factor: object) -> dict[str, object]:
+    """A row of sshare, cut down to what is read."""
+    return {"name": name, "parent": "vision", "type": [kind], "fairshare": {"factor": factor, "level": 1.0}}
 
 
 def test_slurms_own_factors_are_read() -> None:
-    assert fair_shares_from(SHARES) == {("vision", "ann"): 0.25}
-    plain = [{"name": "ann", "parent": "vision", "type": ["USER"], "fairshare": {"factor": 0.25, "level": 1.0}}]
-    assert fair_shares_from({"shares": {"shares": plain}}) == {("vision", "ann"): 0.25}, "as of Slurm 23.11"
+    rows = [
+        sshare("root", "ASSOCIATION", {"set": True, "number": 0}),
+        sshare("ann", "USER", {"set": True, "number": 0.25}),
+        sshare("bob", "USER", {"set": False, "number": 0}),
+        sshare("cyd", "USER", 0.5),  # as of Slurm 23.11
+    ]
+    assert fair_shares_from({"shares": {"shares": rows}}) == {("vision", "ann"): 0.25, ("vision", "cyd"): 0.5}
     for wrong in ({}, {"shares": []}, {"shares": {"shares": "none"}}):
         with pytest.raises(ClusterError, match="list of shares"):
             fair_shares_from(wrong)
@@ -214,21 +191,18 @@ SETTINGS = settings_from(
 )
 
 
-def job(n: int, at_s: float, name: str, profile: JobProfile, user: str = "ada", lasts_s: float = 1000.0) -> TraceJob:
-    return TraceJob(Job(str(n), "vc", 1, at_s, n, user, "", name), lasts_s, "COMPLETED", profile)
+def job(number: int, at_s: float, user: str = "ada") -> TraceJob:
+    return by(str(number), 1, 1000.0, at_s, rank=number, user=user, name="bert", profile=LIGHT)
 
 
-def ran(
-    *jobs: TraceJob, gpus: int = 2, settings: Settings = SETTINGS, how: Semantics = Semantics.AS_LIVE
-) -> dict[str, JobOutcome]:
-    scenario = Scenario(
-        Trace("t", jobs), {"vc": 2}, NodeShape(gpus), settings=settings, profiling_nodes=1, semantics=how
-    )
+def ran(*jobs: TraceJob, settings: Settings = SETTINGS, how: Semantics = Semantics.AS_LIVE) -> dict[str, JobOutcome]:
+    shape = NodeShape(2)
+    scenario = Scenario(a_trace(*jobs), {"vc": 2}, shape, settings=settings, profiling_nodes=1, semantics=how)
     return {outcome.job.id: outcome for outcome in simulate(scenario, "lucid").outcomes}
 
 
 def test_a_job_like_one_measured_before_skips_profiling() -> None:
-    jobs = (job(1, 0.0, "bert", LIGHT), job(2, 200.0, "bert", LIGHT), job(3, 200.0, "bert", LIGHT, user="bob"))
+    jobs = (job(1, 0.0), job(2, 200.0), job(3, 200.0, user="bob"))
     known = ran(*jobs)
     assert [known[n].profiled_s for n in "123"] == [80.0, 0.0, 80.0], "likeness is the user's and the name's"
     assert known["2"].start_s == 200.0
@@ -236,27 +210,8 @@ def test_a_job_like_one_measured_before_skips_profiling() -> None:
 
 
 def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measured() -> None:
-    jobs = tuple(job(n, 0.0, "bert", LIGHT) for n in range(1, 5))
+    jobs = tuple(job(n, 0.0) for n in range(1, 5))
     found = ran(*jobs, settings=SETTINGS.changed({"policy.profiling.home_if_room": False}))
     profiled = [n for n, outcome in found.items() if outcome.profiled_s]
     assert profiled == ["1", "2"], "as many as fit on the profiling node"
     assert all(found[n].start_s == 80.0 and found[n].packed for n in "34")
-
-
-def test_the_errors_are_those_of_each_job() -> None:
-    run = simulate(Scenario(a_trace(by("a", 1, 100.0), by("b", 1, 50.0, 10.0)), {"vc": 1}), "fifo")
-    assert [(o.start_s, o.end_s) for o in run.outcomes] == [(0.0, 100.0), (10.0, 60.0)]
-    found = realism(run, {"a": RealTimes(2.0, 110.0), "b": RealTimes(9.0, 56.0)})
-    assert [(row.start_error_s, row.jct_error_s) for row in found.rows] == [(-2.0, -10.0), (1.0, 4.0)]
-    assert found.figures == {
-        "jobs": 2,
-        "start_mae_s": 1.5,
-        "start_bias_s": -0.5,
-        "jct_mae_s": 7.0,
-        "jct_bias_s": -3.0,
-        "jct_mae_share": 7.0 / 78.0,
-        "predicted_avg_jct_s": 75.0,
-        "real_avg_jct_s": 78.0,
-        "predicted_makespan_s": 100.0,
-        "real_makespan_s": 110.0,
-    }

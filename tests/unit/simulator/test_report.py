@@ -40,18 +40,11 @@ HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 
 
 
 def make_run(
-    policy: str,
-    *,
-    jobs: int = 200,
-    days: float = 3.0,
-    slower: float = 1.0,
-    gpus: Sequence[int] = (1, 1, 1, 2, 8, 16),
-    vcs: Sequence[str] = ("alpha", "beta"),
-    predictor: str = "history",
-    seed: int = 1,
+    policy: str, slower: float = 1.0, predictor: str = "history", vcs: Sequence[str] = ("alpha", "beta")
 ) -> Run:
     """A run made up from chance: every policy has the same jobs, the queueing delay ``slower`` times as long."""
-    chance = random.Random(seed)
+    jobs, days, gpus = 200, 3.0, (1, 1, 1, 2, 8, 16)
+    chance = random.Random(1)
     outcomes = []
     for i in range(jobs):
         submit_s = round(i * days * 86400 * 0.8 / jobs, 3)
@@ -77,10 +70,10 @@ class Page(HTMLParser):
         self.text = text
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: dict[str, list[str]] = {}
-        self.cells: dict[tuple[str, str], tuple[str, str, bool]] = {}
+        self.cells: dict[tuple[str, str], tuple[float, bool]] = {}
+        """Of the table: value, and whether it is marked as the best, by policy and figure."""
         self._open: list[str] = []
         self._policy = ""
-        self._cell: dict[str, str | None] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -90,26 +83,19 @@ class Page(HTMLParser):
             self._open.append(tag)
         if "data-policy" in found:
             self._policy = found["data-policy"] or ""
-        self._cell = found if "data-key" in found else self._cell
+        if "data-key" in found:
+            key = (self._policy, found["data-key"] or "")
+            self.cells[key] = (float(found["data-value"] or "nan"), found.get("class") == "best")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag, f"</{tag}> closes something else"
-        if tag == "td":
-            self._cell = None
 
     def handle_data(self, data: str) -> None:
-        if not self._open:
-            return
-        self.words.setdefault(self._open[-1], []).append(data)
-        if self._cell is not None and self._open[-1] == "td":
-            key = (self._policy, self._cell["data-key"] or "")
-            self.cells[key] = (data, self._cell["data-value"] or "", self._cell.get("class") == "best")
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [found for name, found in self.elements if name == tag]
+        if self._open:
+            self.words.setdefault(self._open[-1], []).append(data)
 
     @property
     def seen(self) -> str:
@@ -128,19 +114,10 @@ def report(tmp_path: Path, runs: Sequence[Run], name: str = "a-trace", notes: Se
     return Page(path.read_text(encoding="utf-8"))
 
 
-def four_runs() -> list[Run]:
-    return [
-        make_run("fifo", slower=9.0),
-        make_run("sjf", slower=2.0, predictor="oracle"),
-        make_run("tiresias", slower=3.0),
-        make_run("lucid", slower=1.0),
-    ]
-
-
 @pytest.fixture(scope="module")
 def four() -> list[Run]:
     """Nobody changes them."""
-    return four_runs()
+    return [make_run("fifo", 9.0), make_run("sjf", 2.0, "oracle"), make_run("tiresias", 3.0), make_run("lucid")]
 
 
 @pytest.fixture(scope="module")
@@ -160,20 +137,20 @@ def test_table_holds_the_figures_of_the_metrics(page: Page, four: list[Run]) -> 
     for run in four:
         figures = run_metrics(run)
         for key in _KEYS:
-            assert float(page.cells[run.policy, key][1]) == figures[key]
+            assert page.cells[run.policy, key][0] == figures[key]
 
 
 def test_best_of_each_column_is_marked_and_only_that(page: Page, four: list[Run]) -> None:
     cells = page.cells
     for key in _KEYS:
-        values = {run.policy: float(cells[run.policy, key][1]) for run in four}
+        values = {run.policy: cells[run.policy, key][0] for run in four}
         alike = len(set(values.values())) == 1 or key in ("gpu_use", "packed_share")
         best = set() if alike else {name for name, value in values.items() if value == min(values.values())}
-        assert {run.policy for run in four if cells[run.policy, key][2]} == best, key
+        assert {run.policy for run in four if cells[run.policy, key][1]} == best, key
 
 
 def test_plain_slurm_is_the_yardstick_and_who_knows_the_truth_is_named_apart(tmp_path: Path) -> None:
-    best, plain = make_run("srtf", slower=0.5, predictor="oracle"), make_run("backfill", slower=2)
+    best, plain = make_run("srtf", 0.5, "oracle"), make_run("backfill", 2.0)
     best.outcomes[0].preemptions = 1
     runs = [make_run("fifo", slower=9), best, plain, make_run("lucid")]
     page = report(tmp_path, runs)
@@ -193,10 +170,8 @@ def test_plain_slurm_is_the_yardstick_and_who_knows_the_truth_is_named_apart(tmp
     ("note", "said"),
     [
         ("The trace is synthetic: preset month-small, seed 1.", True),
-        ("Synthetic trace.", True),
         ("This is a real trace, not a synthetic one.", False),
         ("the trace has no GPU readings; --workloads synthetic supplies some", False),
-        ("Pairs as measured.", False),
     ],
 )
 def test_synthetic_traces_are_called_so(tmp_path: Path, note: str, said: bool) -> None:
@@ -219,15 +194,12 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert page.readouts["jct"]["series"][1]["name"] == f"lucid {HOSTILE}"
 
 
-def test_page_needs_nothing_from_outside(page: Page) -> None:
+def test_page_needs_nothing_from_outside_and_runs_no_script_but_ours(page: Page) -> None:
     assert not re.search(r"(?i)https?:|url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", page.text)
     assert not re.search(r"(?i)\s(src|href|srcset|action|data|poster)=", page.text)
     assert not {"link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in page.elements}
     assert not re.search(r'\sstyle="', page.text), "the page's own policy forbids style attributes"
-
-
-def test_page_runs_no_script_but_ours(page: Page) -> None:
-    policy = next(found["content"] or "" for found in page.of("meta") if "http-equiv" in found)
+    policy = next(found["content"] or "" for tag, found in page.elements if tag == "meta" and "http-equiv" in found)
     assert policy.startswith("default-src 'none'")
     for tag, text in (("script", page.words["script"][-1]), ("style", page.words["style"][0])):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -253,14 +225,10 @@ def test_a_run_without_jobs_still_gives_a_page(tmp_path: Path) -> None:
     ("seconds", "shown"),
     [
         (None, "–"),
-        (0, "0 s"),
         (0.25, "0.25 s"),
         (99, "99 s"),
         (150, "2.50 min"),
-        (5400, "90.0 min"),
         (47890, "13.3 h"),
-        (5.951 * 3600, "5.95 h"),
-        (203 * 3600, "203 h"),
         (10.5 * 86400, "10.5 d"),
         (2419 * 86400, "2,419 d"),
     ],
@@ -269,12 +237,9 @@ def test_durations_read_well(seconds: float | None, shown: str) -> None:
     assert show_duration(seconds) == shown
 
 
-@pytest.mark.parametrize(
-    ("value", "reference", "shown"),
-    [(75, 100, "25.0 % less"), (110, 100, "10.0 % more"), (100.01, 100, "the same"), (5, 0, "")],
-)
-def test_changes_are_relative_to_the_reference(value: float, reference: float, shown: str) -> None:
-    assert show_change(value, reference) == shown
+def test_changes_are_relative_to_the_reference() -> None:
+    changes = [show_change(*pair) for pair in ((75, 100), (110, 100), (100.01, 100), (5, 0))]
+    assert changes == ["25.0 % less", "10.0 % more", "the same", ""]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +248,6 @@ def test_changes_are_relative_to_the_reference(value: float, reference: float, s
         (3600.0, ["0", "10", "20", "30", "40", "50", "60"]),
         (10 * 3600.0, ["0", "2", "4", "6", "8", "10"]),
         (30 * 86400.0, ["0", "7", "14", "21", "28"]),
-        (5 * 86400.0, ["0", "1", "2", "3", "4", "5"]),
     ],
 )
 def test_trace_time_is_labelled_in_what_fits_its_span(span_s: float, labels: list[str]) -> None:
@@ -358,14 +322,12 @@ def test_a_job_stands_where_its_decisions_put_it() -> None:
     ]
 
 
-def test_a_profiled_job_that_carries_on_keeps_its_place() -> None:
+def test_a_profiled_job_that_carries_on_keeps_its_place_and_without_decisions_one_stands_where_it_ended() -> None:
+    run = run_of(outcome("a", 0.0, 10.0, 200.0))
     rows = [DecisionRow(10.0, "a", PROFILING, "start", (), "p1:0"), DecisionRow(70.0, "a", PROFILING, "keep", ())]
-    assert stays(run_of(outcome("a", 0.0, 10.0, 200.0)), Log(rows)) == [(0, "p1", 1, 10, 190, report_jobs.PROFILED)]
-
-
-def test_without_decisions_a_job_stands_where_it_ended_and_one_that_never_ran_nowhere() -> None:
+    assert stays(run, Log(rows)) == [(0, "p1", 1, 10, 190, report_jobs.PROFILED)]
     never = JobOutcome(Job("b", "vc", 99, 0.0, 0, "ann"), 50.0)
-    assert stays(run_of(outcome("a", 0.0, 10.0, 60.0), never), None) == [(0, "n9", 3, 10, 50, report_jobs.ALONE)]
+    assert stays(run_of(*run.outcomes, never), None) == [(0, "n9", 3, 10, 190, report_jobs.ALONE)]
 
 
 def test_beyond_the_most_jobs_the_first_by_submission_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""Scenarios, and values in them that nobody means."""
+"""Scenarios, comparisons of replays, and what a policy gains."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,40 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders import a_trace, by
+from builders import VC, a_trace, by, policy
+from lucid.cli.console import answer
 from lucid.cli.main import lucidctl
+from lucid.cli.replay.simulate import gains_words
 from lucid.config.load import settings_from
-from lucid.core.job import Ended, JobProfile
-from lucid.errors import ConfigError, TraceError
+from lucid.core.decision import Hold, PartitionPlan, Plan, Start
+from lucid.core.job import Elastic, Ended, Job, JobProfile
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import StageTimes
+from lucid.core.reasons.queue import FreeGpus, Reserved
+from lucid.core.snapshot import Snapshot
+from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
 from lucid.simulator.cluster.state import JobOutcome, Semantics
+from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.cluster.truth import PairsTable
-from lucid.simulator.engine import _MOST_SAMPLES, Series
+from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
+from lucid.simulator.engine import _MOST_SAMPLES, Run, Series
 from lucid.simulator.layout import NodeShape
+from lucid.simulator.metrics import (
+    gains,
+    gains_headline,
+    gains_to_dict,
+    loss_text,
+    times_baseline,
+)
 from lucid.simulator.predictors import PackingModels
+from lucid.simulator.record import DecisionLog
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
-from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import synthesise
 
 ONE = a_trace(by("j", 1, 100.0))
@@ -146,50 +165,6 @@ def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
     assert simulate(scenario, "lucid").total_gpus == 34
 
 
-HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"
-SOUND = "1,ann,a,1,0,67,COMPLETED,34.9,11.8,2730"
-
-
-def pack(folder: Path, row: str) -> Path:
-    path = folder / "pack.csv"
-    path.write_text("\n".join([HEADER, SOUND, row, ""]), encoding="utf-8")
-    return path
-
-
-ABSURD = [
-    ("2,ann,a,1,599,1e300,,34.9,11.8,2730", "'1e+300 s' is a run time above 10 years"),
-    ("2,ann,a,1,599,1e12,,34.9,11.8,2730", "'1e+12 s' is a run time above 10 years"),
-    ("2,ann,a,1,1e18,63,,34.9,11.8,2730", "years after line 2; 20 are the most"),
-    ("2,ann,a,1000000,599,63,,34.9,11.8,2730", "'1e+06 GPUs' for one job is above 100,000"),
-    ("2,ann,a,1" + "0" * 30 + ",599,63,,34.9,11.8,2730", "'1e+30 GPUs' for one job is above 100,000"),
-    ("2,ann,a,1,599,63,HAPPY,34.9,11.8,2730", "column 'state': 'HAPPY' is not a state of a Slurm job"),
-    ("2,ann,a,1,599,63,,900,11.8,2730", "column 'gpu_util': '900' is above 100"),
-]
-
-
-@pytest.mark.parametrize(("row", "words"), ABSURD)
-def test_an_absurd_value_is_refused_with_file_line_and_remedy(tmp_path: Path, row: str, words: str) -> None:
-    path = pack(tmp_path, row)
-    result = CliRunner().invoke(lucidctl, ["simulate", str(path), "--nodes", "2", "--policy", "fifo"])
-    assert isinstance(result.exception, TraceError)
-    said = str(result.exception)
-    assert said.startswith(f"{path}, line 3")
-    assert words in said
-    assert "; correct the " in said
-
-
-def test_values_at_the_bounds_are_taken(tmp_path: Path) -> None:
-    trace = read_trace(pack(tmp_path, f"2,ann,a,100000,{20 * 365 * 86400},{10 * 365 * 86400},timeout,100,100,2730"))
-    assert len(trace.jobs) == 2
-
-
-def test_lines_that_end_in_a_carriage_return_alone_are_lines(tmp_path: Path) -> None:
-    path = pack(tmp_path, "2,ann,a,1,599,63,,34.9,11.8,2730")
-    whole = read_trace(path)
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
-    assert read_trace(path).jobs == whole.jobs
-
-
 class _Cluster:
     """What a series asks of a cluster."""
 
@@ -221,3 +196,154 @@ def test_runs_of_different_length_are_brought_onto_one_grid() -> None:
     assert lines.step_s == 2 * plain.step_s
     ends = [len(values) * lines.bucket_s for values in lines.busy]
     assert ends == pytest.approx([len(values) * plain.bucket_s for values in plain.busy], abs=2 * lines.bucket_s)
+
+
+# -- comparisons of replays, and what a policy gains
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
+    """Three jobs of an hour, by two users in two VCs, each after its wait; ``more`` of the first one's outcome."""
+    outcomes = []
+    for i, wait_s in enumerate(waits_s):
+        job = Job(f"j{i}", "left" if i < 2 else "right", 1, 0.0, user="ada" if i < 2 else HOSTILE, rank=i)
+        outcomes.append(JobOutcome(job, 3600.0, wait_s, wait_s + 3600.0, wait_s))
+    for name, value in more.items():
+        setattr(outcomes[0], name, value)
+    return Run(policy, "history", outcomes, Series(busy_gpus=array("l", [1])), 8, 1, 0.1, 0.1)
+
+
+PLAIN = run_of("backfill", [0.0, 0.0, 3600.0])
+
+
+def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
+    metrics = {
+        "fifo": {"avg_jct_s": 30.0, "avg_jct_large_s": None, "p999_queue_s": 8.0},
+        "backfill": {"avg_jct_s": 20.0, "avg_jct_large_s": 5.0, "p999_queue_s": 0.0},
+        "lucid": {"avg_jct_s": 10.0, "avg_jct_large_s": 6.0, "p999_queue_s": 2.0},
+    }
+    found = times_baseline(metrics)
+    assert found["policy"] == "backfill"
+    assert found["by_policy"]["fifo"] == {"avg_jct": 1.5, "avg_jct_large": None, "p999_queue": None}
+    assert found["by_policy"]["lucid"] == {"avg_jct": 0.5, "avg_jct_large": 1.2, "p999_queue": None}
+    del metrics["backfill"]
+    assert times_baseline(metrics)["policy"] == "fifo"
+    assert times_baseline({"lucid": metrics["lucid"]}) == {}
+
+
+def test_users_and_vcs_that_lose_come_first_and_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = gains(run_of("lucid", [720.0, 0.0, 0.0]), PLAIN)
+    assert found is not None
+    assert [(party.name, party.later) for party in found.users] == [("ada", 1), (HOSTILE, 0)]
+    assert [round(party.ratio, 3) for party in found.vcs] == [1.1, 0.5]
+    assert (found.users_losing, found.vcs_losing, found.latest_s) == (1, 1, 720.0)
+    assert gains_to_dict(found)["users_losing"] == 1
+    assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
+    answer(None, False, gains_words(found))
+    said = capsys.readouterr().out
+    assert said.index("│ ada") < said.index("job j0 ends 12 min later: waited 12 min longer")
+    little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
+    assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
+
+
+def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
+    run = run_of("lucid", [100.0, 0.0, 0.0], end_s=100.0 + 80.0 + 4000.0, profiled_s=80.0, packed_s=2000.0)
+    found = gains(run, PLAIN)
+    (loss,) = found.losing
+    assert (loss.wait_s, loss.profiled_s, loss.slower_s, loss.speed) == (100.0, 80.0, 400.0, 0.8)
+    assert loss.lost_s == loss.wait_s + loss.profiled_s + loss.slower_s
+    assert loss_text(loss, lambda s: f"{s:.0f} s") == (
+        "waited 100 s longer; started over after a profiling run of 80 s; ran 400 s longer, sharing its GPUs at "
+        "80% of its speed"
+    )
+
+
+def test_the_decisions_say_what_it_waited_for() -> None:
+    log = DecisionLog()
+    full = FreeGpus(1, 0, 0, False)
+    kept = Reserved("big", 900.0, 600.0, 1)
+    start = Start((NodeGpus("n1", 1),), (full,))
+    for at_s, decision in ((0.0, Hold((full,))), (300.0, Hold((kept, full))), (1000.0, start)):
+        log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
+    found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
+    assert found.losing[0].waits == (
+        ("nodes are reserved for job big", 700.0),
+        ("behind jobs with less work (estimate x GPUs)", 300.0),
+    )
+
+
+PLAIN_TRACE = a_trace(*(by(f"j{i}", 1 + i % 2, 100.0 + i, 10.0 * i) for i in range(12)))
+STAGED = replace(
+    PLAIN_TRACE,
+    jobs=tuple(replace(item, stages=StageTimes((0.5, 0.1, 0.3, 0.1), 1.0, 2.0)) for item in PLAIN_TRACE.jobs),
+)
+TABLE = EpochTable(6.0, (10.0, 6.0, 4.0, 3.0))
+GROWING = a_trace(
+    *(replace(by(f"e{i}", 1, 60.0, 5.0 * i, elastic=Elastic(4, epochs=6.0)), learning=TABLE) for i in range(5))
+)
+
+
+def scenario(trace: Trace, nodes: int = 2) -> Scenario:
+    return Scenario(trace, {VC: nodes})
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "staged", "growing"),
+    [
+        ("fifo", True, True, True),
+        ("lucid", True, True, True),
+        ("muri-s", False, True, False),
+        ("elastic", False, False, True),
+        ("elastic-ef", False, False, True),
+    ],
+)
+def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool, staged: bool, growing: bool) -> None:
+    found = [applicable(scenario(trace), policy(name)) for trace in (PLAIN_TRACE, STAGED, GROWING)]
+    assert [reason is None for reason in found] == [plain, staged, growing]
+    for reason in found:
+        assert reason is None or reason.startswith("needs ")
+
+
+def test_ablations_are_for_those_who_ask() -> None:
+    assert set(default_policies(True)) - set(default_policies()) == set(ABLATIONS)
+    assert {"muri-s", "lucid", "elastic"} <= set(default_policies())
+    assert "muri-l-2" in ABLATIONS
+
+
+def test_several_processes_find_what_one_finds() -> None:
+    heard: list[str] = []
+    names = ["fifo", "srtf", "muri-l", "elastic", "tiresias"]
+    alone = compare_policies(scenario(STAGED), names, 1, lambda name, done, total: heard.append(name))
+    spread = compare_policies(scenario(STAGED), names, 2, lambda name, done, total: heard.append(name))
+    assert list(alone.runs) == list(spread.runs) == ["fifo", "srtf", "muri-l", "tiresias"]
+    assert list(alone.not_applicable) == list(spread.not_applicable) == ["elastic"]
+    for name, run in alone.runs.items():
+        assert run.outcomes == spread.runs[name].outcomes
+        assert alone.metrics[name]["avg_jct_s"] == spread.metrics[name]["avg_jct_s"]
+
+
+def test_what_lending_costs_is_measured_where_that_is_asked_for() -> None:
+    jobs = tuple(replace(i, job=replace(i.job, vc="ab"[n % 2])) for n, i in enumerate(PLAIN_TRACE.jobs))
+    lends = Scenario(replace(PLAIN_TRACE, jobs=jobs), {"a": 1, "b": 1}, lends=True)
+    found = compare_policies(lends, ["lucid", "fifo"], 1, promise=True)
+    assert found.metrics["lucid"]["promise"]["jobs"] > 0
+    assert "promise" not in found.metrics["fifo"]
+    assert not compare_policies(lends, ["lucid"], 1).runs["lucid"].promise
+
+
+def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
+    asked = replace(scenario(PLAIN_TRACE, nodes=1), profiling_nodes=1)
+    found = compare_policies(asked, ["lucid", "fifo"], 1)
+    assert list(found.runs) == ["fifo"]
+    assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
+    with pytest.raises(ConfigError, match="no policy 'lucd'"):
+        compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
+
+
+def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
+    trace = tmp_path / "plain.csv"
+    write_trace(PLAIN_TRACE, trace)
+    with pytest.raises(ConfigError, match="none of the policies can run"):
+        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)

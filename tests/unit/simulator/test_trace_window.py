@@ -1,26 +1,40 @@
-"""Days of a trace, figures about it, a cluster sized to a load, and the walls between VCs taken down."""
+"""Which jobs a replay is of, and on which nodes: days of a trace, synthetic histories, sizes, walls between VCs."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from builders import a_trace, by
+from builders import a_trace, by, nodes
+from kept import HERE, same_as
 from lucid.cli.main import lucidctl
-from lucid.core.job import Job
-from lucid.errors import ConfigError
+from lucid.core.node import Node
+from lucid.errors import ConfigError, TraceError
 from lucid.profiler.shape import percentile
-from lucid.simulator.layout import offered_load, sized_to_load
+from lucid.simulator.layout import (
+    NodeShape,
+    build_layout,
+    lend_profiling_nodes,
+    offered_load,
+    read_vcs,
+    sized_to_load,
+    sized_vcs,
+)
 from lucid.simulator.traces.describe import describe
 from lucid.simulator.traces.formats.own import write_trace
-from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.synth import synthesise
 from lucid.simulator.traces.window import days_of, pooled
 
+ASSETS = Path(__file__).parents[2] / "assets" / "traces"
 DAY = 86400.0
 SEPTEMBER = 1598918400.0  # 2020-09-01
 DAILY = replace(
@@ -67,9 +81,6 @@ def test_a_window_has_the_jobs_that_arrive_in_it(begin: str | None, days: float 
 def test_a_window_without_jobs_and_a_begin_that_is_no_time_are_refused(begin: str, days: float, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         days_of(DAILY, begin, days)
-
-
-def test_a_date_needs_a_trace_with_dates() -> None:
     with pytest.raises(ConfigError, match=r"is a date, and .* has none; give a day of the trace"):
         days_of(replace(DAILY, epoch_s=None), "2020-09-03", None)
 
@@ -109,15 +120,15 @@ def said(*words: str | Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_options_choose_days_nodes_and_walls(command: str, log: Path, tmp_path: Path) -> None:
+def test_options_choose_days_nodes_and_walls(log: Path, tmp_path: Path) -> None:
     (tmp_path / "vcs.csv").write_text(",num\na,3\nb,2\n")
-    plain = (command, log, "--policy", "backfill", "--policy", "fifo")
+    plain = ("simulate", log, "--policy", "backfill", "--policy", "fifo")
     walls, pool = (said(*plain, "--vcs", tmp_path / "vcs.csv", *more) for more in ((), ("--pool",)))
     assert walls["vcs"] == {"a": 3, "b": 2}
     assert pool["vcs"] == {"pool": 5}
     assert walls["load"] == pool["load"] == pytest.approx(15 / (9 * 24 * 40))
-    assert said(*plain, "--pool", "--nodes", "2")["vcs"] == {"pool": 2}
+    for command in ("simulate", "compare"):
+        assert said(command, *plain[1:], "--pool", "--nodes", "2")["vcs"] == {"pool": 2}
     assert said(*plain)["vcs"] == {"a": 1, "b": 1}
     assert said(*plain, "--pool")["vcs"] == {"pool": 2}, "as many nodes as with walls"
     assert said(*plain, "--days", "1", "--out", tmp_path / "out")["load"] is None, "one job"
@@ -145,52 +156,132 @@ def test_options_that_contradict_each_other_are_refused(log: Path, options: tupl
         CliRunner().invoke(lucidctl, ["simulate", str(log), *options], catch_exceptions=False)
 
 
-MONDAY_S = 1704067200.0
-
-
-def job(name: str, vc: str, gpus: int, submit_s: float, duration_s: float, user: str, state: str) -> TraceJob:
-    return TraceJob(Job(name, vc, gpus, submit_s, user=user, name=f"run-{name}"), duration_s, state)
-
-
-TRACE = Trace(
-    "small",
-    (
-        job("1", "a", 1, 0.0, 80.0, "u1", "COMPLETED"),
-        job("2", "a", 8, 10.0, 3600.0, "u1", "FAILED"),
-        job("3", "b", 1, 7200.0, 81.0, "u2", ""),
-        job("4", "b", 2, 36000.0, 7200.0, "u1", "COMPLETED"),
-    ),
-    epoch_s=MONDAY_S,
-    skipped=(("short row", 2),),
-)
-
-
-def test_counts() -> None:
-    figures = describe(TRACE)
-    assert (figures["jobs"], figures["span_s"], figures["skipped"]) == (4, 36000.0, {"short row": 2})
-    assert figures["gpus"] == {"1": 2, "2": 1, "8": 1}
-    assert (figures["single_gpu_share"], figures["short_share"]) == (0.5, 0.25)
-    assert figures["states"] == {"COMPLETED": 2, "FAILED": 1, "unknown": 1}
-    assert figures["users"] == {"count": 2, "busiest_share": 0.75, "same_name_share": 0.5}
-    assert figures["duration_s"]["p50"] == (81.0 + 3600.0) / 2
-    assert figures["duration_s"]["max"] == 7200.0
-
-
-def test_arrivals() -> None:
-    arrivals = describe(TRACE)["arrivals"]
-    assert arrivals["per_hour_mean"] == pytest.approx(0.4)
-    assert (arrivals["per_hour_peak"], arrivals["peak_at_s"]) == (2, 0.0)
-    assert arrivals["by_hour_of_day"][:3] == [2.0, 0.0, 1.0]
-    assert arrivals["by_weekday"] == [pytest.approx(0.4), 0, 0, 0, 0, 0, 0]
-
-
-def test_without_dates_there_is_no_rhythm() -> None:
-    arrivals = describe(Trace("undated", TRACE.jobs))["arrivals"]
-    assert arrivals["by_hour_of_day"] is None
-    assert arrivals["by_weekday"] is None
+def test_figures_of_a_trace_are_as_recorded() -> None:
+    trace = read_trace(ASSETS / "own.csv")
+    figures = describe(trace)
+    same_as(HERE / "traces" / "own-figures.json", json.dumps(figures, indent=1) + "\n")
+    arrivals = describe(replace(trace, epoch_s=None))["arrivals"]
+    assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None), "without dates there is no rhythm"
 
 
 def test_percentile() -> None:
     assert percentile([1.0, 4.0, 2.0], 0.5) == 2.0
     assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
     assert percentile([1.0], 0.99) == 1.0
+
+
+# -- nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (",num\na,0\n", "line 2: column num: '0' is not a number of nodes of at least 1"),
+        (",num\na,-1\n", "line 2: column num: '-1'"),
+        (",num\na,2\n\nb\n", "line 4: 'b' has no second column"),
+        (",num\n,2\n", "line 2: column 1: VC name '' is empty"),
+        (",num\na,1\na,1\n", "line 3: column 1: VC name 'a' is empty or is in the file twice"),
+        ("", "names no VC"),
+    ],
+)
+def test_a_bad_file_of_vcs_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "vcs.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_vcs(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    path.write_bytes(b",num\n\xff\xfe,1\n")
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_vcs(path)
+
+
+def test_nodes_have_the_shape_and_names_of_their_vc() -> None:
+    layout = build_layout({"a": 2, "b": 1}, NodeShape(4, 11000, 32, 64000))
+    assert layout["a"] == [Node("a-000", 4, 11000, 32, 64000), Node("a-001", 4, 11000, 32, 64000)]
+    assert [node.name for node in layout["b"]] == ["b-000"]
+
+
+def test_a_vc_is_sized_for_what_its_jobs_hold_at_once_for_95_percent_of_the_time() -> None:
+    burst = [by(f"b{i}", 1, 10.0, 0.0) for i in range(40)]
+    steady = [by(f"s{i}", 4, 100.0, 100.0 * i) for i in range(11)]
+    # 44 GPUs are held for 10 s of the 1,000 s, 4 for the rest: the burst queues
+    assert sized_vcs(a_trace(*burst, *steady), 4) == {"vc": 1}
+    long_burst = [by(f"b{i}", 1, 100.0, 0.0) for i in range(40)]
+    assert sized_vcs(a_trace(*long_burst, *steady), 4) == {"vc": 11}
+
+
+def test_nodes_are_shared_out_by_gpu_hours() -> None:
+    two_vcs = a_trace(by("a", 8, 300.0, vc="x"), by("b", 8, 100.0, vc="y"))
+    assert sized_vcs(two_vcs, 8, 8) == {"x": 6, "y": 2}
+    assert sized_vcs(two_vcs, 8, 2) == {"x": 1, "y": 1}
+    with pytest.raises(ConfigError, match=r"1 nodes of 8 GPUs cannot hold .* \(that takes 2\); give --nodes more"):
+        sized_vcs(two_vcs, 8, 1)
+
+
+def test_profiling_nodes_are_lent_by_the_largest_vcs_in_turn() -> None:
+    layout = {"small": nodes(2, prefix="s"), "large": nodes(5, prefix="l"), "middle": nodes(3, prefix="m")}
+    left, lent = lend_profiling_nodes(layout, a_trace(by("j", 8, vc="large")), 4)
+    assert [node.name for node in lent] == ["l5", "m3", "s2", "l4"]
+    assert {vc: len(own) for vc, own in left.items()} == {"small": 1, "large": 3, "middle": 2}
+    assert len(layout["large"]) == 5, "the layout given stays as it was"
+
+
+def test_two_percent_of_the_nodes_profile_unless_told_at_least_one_and_a_vc_keeps_room_for_its_largest_job() -> None:
+    for count, lent in ((4, 1), (96, 2), (150, 3)):
+        assert len(lend_profiling_nodes({"vc": nodes(count)}, a_trace(), None)[1]) == lent
+    layout = {"vc": nodes(3, 8)}
+    assert len(lend_profiling_nodes(layout, a_trace(by("j", 16)), 1)[1]) == 1
+    assert lend_profiling_nodes(layout, a_trace(by("j", 17)), None)[1] == []
+    with pytest.raises(ConfigError, match=r"only 1 of 3 nodes can be spared .* give --profiling-nodes 1"):
+        lend_profiling_nodes(layout, a_trace(by("j", 16)), 2)
+
+
+# -- synthetic histories
+
+
+def test_same_settings_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
+    few = preset("month-small").resized(400, None)
+    first, again, other = (synthesise(few, seed) for seed in (7, 7, 8))
+    for name, trace in (("a", first), ("b", again)):
+        write_trace(trace, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_trace(tmp_path / "a") == again
+    assert other.jobs != first.jobs
+
+
+MADE = {
+    "month-small": "6a9e425bdd7c89ab",
+    "month-10k": "8cf73aa42373b19c",
+    "burst": "dfe3590fe4a33c20",
+    "month-logs": "e6c56f60417946ea",
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_presets_are_byte_for_byte_what_they_were(name: str, tmp_path: Path) -> None:
+    """Every figure of the documentation is of these histories."""
+    write_trace(synthesise(preset(name), 1), tmp_path / "made.csv")
+    assert sha256((tmp_path / "made.csv").read_bytes()).hexdigest()[:16] == MADE[name]
+
+
+def test_resizing_keeps_the_rate() -> None:
+    small = preset("month-small").resized(400, None)
+    assert (small.jobs, small.days) == (400, pytest.approx(2.8))
+    week = preset("month-small").resized(None, 7)
+    assert (week.jobs, week.days) == (1000, 7)
+    assert preset("burst").resized(None, None) is preset("burst")
+    trace = synthesise(week, 3)
+    asked = sum(vc.nodes * vc.utilisation for vc in week.vcs) * week.gpus_per_node * week.days * 24
+    assert describe(trace)["offered_gpu_h"] == pytest.approx(asked, rel=0.005)
+
+
+def test_wrong_presets_and_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ask for more jobs"):
+        synthesise(preset("month-small").resized(20, 28))
+    for ask in (preset, vc_layout):
+        with pytest.raises(ConfigError, match=r"'moon' \(known: burst, month-10k, month-logs, month-small\)"):
+            ask("moon")
+    for change, says in (({"jobs": 0}, "jobs = 0"), ({"days": float("nan")}, "days = nan")):
+        with pytest.raises(ConfigError, match=says):
+            replace(preset("burst"), **change)  # type: ignore[arg-type]

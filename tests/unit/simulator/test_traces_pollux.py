@@ -95,13 +95,6 @@ def test_the_profiles_may_lie_in_a_folder_that_is_named(profiles: Path, tmp_path
     assert "nowhere/made: there is no such folder" in str(refused.exception)
 
 
-def test_profiles_are_named_for_workloads_of_pollux_only(profiles: Path, tmp_path: Path) -> None:
-    path = tmp_path / "pack.csv"
-    path.write_text("job_id,user,vc,gpu_num,submit_time,duration\n1,u,v,1,0,10\n")
-    with pytest.raises(ConfigError, match="is for workloads of Pollux"):
-        read_trace(path, applications=profiles)
-
-
 def test_a_measured_run_is_counted_by_its_own_steps_after_the_present_epoch(app: Application) -> None:
     """The evaluation of Optimus by Pollux's authors: 100 steps an epoch were written into the made profiles."""
     job = learning(app, 256)
@@ -114,10 +107,15 @@ def test_a_measured_run_is_counted_by_its_own_steps_after_the_present_epoch(app:
     assert found.epoch_s[2] > truth[2], "three GPUs take 258 samples a step, and so fewer steps in truth"
 
 
-def test_elastic_jobs_have_no_row_in_our_own_format(profiles: Path, tmp_path: Path) -> None:
+def test_elastic_jobs_have_no_row_in_our_own_format_and_profiles_are_for_workloads_of_pollux(
+    profiles: Path, tmp_path: Path
+) -> None:
     trace = read_trace(workload(profiles, f"{HEADER}a,0,made,1,128\n"))
     with pytest.raises(TraceError, match="elastic"):
         write_trace(trace, tmp_path / "out.csv")
+    path = workload(tmp_path, "job_id,user,vc,gpu_num,submit_time,duration\n1,u,v,1,0,10\n")
+    with pytest.raises(ConfigError, match="is for workloads of Pollux"):
+        read_trace(path, applications=profiles)
 
 
 @pytest.mark.parametrize(

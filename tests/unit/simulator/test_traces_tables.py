@@ -1,22 +1,30 @@
-"""What people have at hand: accounting with other delimiters, as JSON, of PBS, other programs' tables, and Muri's."""
+"""What people have at hand: accounting of Slurm and of PBS, other programs' tables, and Muri's."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lucid.accounting.sacct import HEADERLESS
+from lucid.accounting.values import ENDED, NOT_ENDED, limit_s, state_of
 from lucid.cli.main import lucidctl
 from lucid.core.prediction import StageTimes
 from lucid.errors import ConfigError, TraceError
-from lucid.orchestrator.policies.muri.interleave import start_overhead_s
+from lucid.models.duration.jobtable import read_jobs
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.formats.table import columns_from
 from lucid.simulator.traces.read import read_trace, sniff
 from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.window import read_finished
+from lucid.slurm.accounting import accounted_from
+from scenes.models import light_training
 
 NAMES = "JobID|User|Partition|Submit|Start|ElapsedRaw|State|NNodes|ReqTRES|AllocTRES|Timelimit|JobName"
 ROWS = (
@@ -44,85 +52,10 @@ def test_accounting_is_the_same_with_any_delimiter(delimiter: str, quoted: bool,
     assert read(tmp_path, "\n".join(map(line, PLAIN.split("\n")))) == read(tmp_path, PLAIN)
 
 
-def number(value: float | None) -> dict[str, object]:
-    return {"set": value is not None, "infinite": value is None, "number": value or 0}
-
-
-def slurm_job(
-    job_id: int, state: str, submit_s: int, start_s: int, run_s: int, limit: int | None
-) -> dict[str, object]:
-    tres = [{"type": "cpu", "name": "", "id": 1, "count": 8}, {"type": "gres", "name": "gpu", "id": 1001, "count": 4}]
-    return {
-        "job_id": job_id, "user": "ada", "account": "lab", "partition": "gpu", "name": "a|b\nc",
-        "array": {"job_id": 0, "task_id": number(None)}, "allocation_nodes": 2,
-        "state": {"current": [state], "reason": "None"},
-        "time": {"submission": submit_s, "start": start_s, "end": start_s + run_s, "elapsed": run_s,
-                 "limit": number(limit)},
-        "tres": {"requested": tres, "allocated": [*tres, {"type": "mem", "name": "", "id": 2, "count": 16384}]},
-    }  # fmt: skip
-
-
-def test_accounting_as_json(tmp_path: Path) -> None:
-    jobs = [
-        slurm_job(7, "COMPLETED", 1709280000, 1709280060, 3600, 1440),
-        slurm_job(8, "FAILED", 1709280100, 1709280200, 5, None),
-    ]
-    trace = read(tmp_path, json.dumps({"meta": {}, "jobs": jobs}, indent=1))
-    first, second = trace.jobs
-    assert (first.job.id, first.job.gpus, first.job.cpus, first.job.mem_mib) == ("7", 4, 8, 16384)
-    assert (first.job.time_limit_s, second.job.time_limit_s) == (86400.0, None)
-    assert (first.duration_s, first.waited_s, second.job.submit_s, second.state) == (3600.0, 60.0, 100.0, "FAILED")
-    assert trace.epoch_s == 1709280000.0
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"jobs": [', "line 1, column .* is not JSON that can be read"),
-        ('{"tasks": []}', "not that of sacct --json"),
-        ('{"jobs": [{"job_id": 1}]}', "not that of sacct --json"),
-        ('[{"vc": "a", "attempts": []}]', "JSON list .Philly's own.*header timestamp,duration,num_gpus,cluster"),
-    ],
-)
-def test_json_that_is_not_accounting(text: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=says):
-        read(tmp_path, text)
-
-
-PBS = """\
-03/01/2024 09:01:00;Q;12.head;queue=gpu
-03/01/2024 10:01:00;E;12.head;user=ada group=lab project=_pbs jobname=train queue=gpu ctime=1709280000 \
-qtime=1709280000 etime=1709280000 start=1709280060 exec_host=n1/0*8+n2/0*8 Resource_List.ncpus=16 \
-Resource_List.ngpus=8 Resource_List.select=2:ncpus=8:ngpus=4 Resource_List.walltime=24:00:00 session=1 \
-end=1709283660 Exit_status=0 resources_used.walltime=01:00:00
-03/01/2024 10:05:00;E;13.head;user=bob jobname="my job" queue=gpu qtime=1709280100 start=1709283660 \
-Resource_List.nodes=2:ppn=8:gpus=2 end=1709283900 Exit_status=271
-"""
-
-
-def test_accounting_of_pbs(tmp_path: Path) -> None:
-    trace = read(tmp_path, PBS)
-    first, second = trace.jobs
-    assert sniff(tmp_path / "t.txt") == "pbs"
-    assert (first.job.id, first.job.user, first.job.vc, first.job.gpus, first.job.cpus) == (
-        "12.head",
-        "ada",
-        "gpu",
-        8,
-        16,
-    )
-    assert (first.job.time_limit_s, first.duration_s, first.waited_s, first.state) == (
-        86400.0,
-        3600.0,
-        60.0,
-        "COMPLETED",
-    )
-    assert (second.job.gpus, second.job.name, second.state, second.job.submit_s) == (4, "my job", "CANCELLED", 100.0)
-
-
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""], ids=["superscript", "long", "negative", "empty"])
 def test_what_is_no_number_in_accounting_of_pbs_is_no_traceback(number: str, tmp_path: Path) -> None:
-    trace = read(tmp_path, PBS.replace("ncpus=16", f"ncpus={number}").replace("ngpus=8", f"ngpus={number}"))
+    text = (ASSETS / "pbs.txt").read_text()
+    trace = read(tmp_path, text.replace("ncpus=16", f"ncpus={number}").replace("ngpus=8", f"ngpus={number}"))
     assert [(one.job.cpus, one.job.gpus) for one in trace.jobs] == [(0, 8), (0, 4)]
 
 
@@ -172,41 +105,6 @@ def test_columns_that_say_too_little(columns: str, says: str) -> None:
         columns_from(columns)
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ("1,x,5,60", "line 2, column 'arrived': 'x' is not a date"),
-        ("1,2024-03-01,5,soon", "line 2, column 'ran': 'soon' is not a number"),
-        ("1,2024-03-01,five,60", "line 2, column 'n': 'five' is not a number"),
-        (",2024-03-01,5,60", "line 2, column 'job': '' is empty"),
-        ("1,2024-03-01,5", "line 2, column 'ran': .* this one is missing"),
-    ],
-)
-def test_bad_rows_of_a_table(row: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=says):
-        read(
-            tmp_path, f"job,arrived,n,ran\n{row}\n", columns=columns_from("id=job,submit=arrived,gpus=n,duration=ran")
-        )
-
-
-@pytest.mark.parametrize(
-    ("header", "says"),
-    [
-        ("job_id,vc,submit_time,duration", "nearest is pack, which also needs gpu_num; "),
-        ("JobID   JobName  Partition    State", "sacct prints what can be read with --parsable2; "),
-        (
-            "a1,worker,1.0,Terminated,4.0,5.0,600.0,29.3,50.0,MISC",
-            "is as a table of Alibaba's PAI (cluster-trace-gpu-v20",
-        ),
-        ("a,b,c,d", "'a,b,c,d'; say which column is which with --columns"),
-    ],
-)
-def test_an_unknown_header_is_told_the_nearest_format(header: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError) as error:
-        read(tmp_path, f"{header}\n1,2,3,4\n")
-    assert says in str(error.value)
-
-
 def test_convert_makes_a_trace_of_a_table(tmp_path: Path) -> None:
     path, out = tmp_path / "in.csv", tmp_path / "out.csv"
     path.write_text("job,arrived,n,ran\n1,2024-03-01,5,60\n")
@@ -218,61 +116,224 @@ def test_convert_makes_a_trace_of_a_table(tmp_path: Path) -> None:
     assert "not for --format helios" in str(refused.exception)
 
 
-MURI = (
-    "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
-    "resource_time_0,resource_time_1,resource_time_2,priority"
-)
-MURI_ROWS = ("7,8,5000,100,vgg16,16,21400,0,214,82,75,66,0", "9,1,6500,4,dqn,128,2000,0,490,446,8,0.5,1")
-
-
-def written(folder: Path, *rows: str, header: str = MURI) -> Path:
-    path = folder / "muri.csv"
-    path.write_text("\n".join((header, *rows)) + "\n", encoding="utf-8")
-    return path
-
-
-def read_muri(folder: Path, *rows: str, header: str = MURI) -> Trace:
-    return read_trace(written(folder, *rows, header=header))
-
-
-def test_times_are_in_milliseconds_and_work_is_counted_in_iterations(tmp_path: Path) -> None:
-    assert sniff(written(tmp_path, *MURI_ROWS)) == "muri"
-    first, second = read_muri(tmp_path, *MURI_ROWS).jobs
-    assert (first.job.id, first.job.gpus, first.job.submit_s, first.job.name) == ("7", 8, 0.0, "vgg16-16")
-    assert second.job.submit_s == 1.5
-    assert first.duration_s == pytest.approx(21.4)
-    assert second.duration_s == pytest.approx(1.96)  # not the column's 2.000
-    assert first.stages == StageTimes((0.082, 0.075, 0.066), 0.214, start_overhead_s("vgg16", 8))
-    assert first.profile is None  # nothing is known of GPU memory or utilisation
-
-
-def test_a_trace_without_iterations_takes_the_duration(tmp_path: Path) -> None:
-    header = "job_id,num_gpu,submit_time,duration,iteration_time,resource_time_0,resource_time_1"
-    (item,) = read_muri(tmp_path, "a,2,0,3000,100,60,40", header=header).jobs
+def test_a_trace_of_muri_without_iterations_takes_the_duration(tmp_path: Path) -> None:
+    text = (
+        "job_id,num_gpu,submit_time,duration,iteration_time,resource_time_0,resource_time_1\na,2,0,3000,100,60,40\n"
+    )
+    (item,) = read(tmp_path, text).jobs
     assert item.duration_s == 3.0
     assert item.stages == StageTimes((0.06, 0.04), 0.1, 10.0)
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ("7,8,5000,100,vgg16,16,21400,0,0,82,75,66,0", "line 2, column 'iteration_time'"),
-        ("7,8,5000,100,vgg16,16,21400,0,214,0,0,0,0", "line 2, column 'resource_time_0'"),
-        ("7,8,5000,100,vgg16,16,21400,0,214,82,-1,66,0", "line 2, column 'resource_time_1'"),
-        ("7,x,5000,100,vgg16,16,21400,0,214,82,75,66,0", "line 2, column 'num_gpu'"),
-    ],
-)
-def test_bad_rows_are_named(tmp_path: Path, row: str, words: str) -> None:
-    with pytest.raises(TraceError, match=words):
-        read_muri(tmp_path, row)
-
-
 def test_stage_times_survive_our_own_format(tmp_path: Path) -> None:
-    trace = read_muri(tmp_path, *MURI_ROWS)
+    trace = read_trace(ASSETS / "muri.csv")
     mixed = replace(trace, jobs=(trace.jobs[0], replace(trace.jobs[1], stages=None)))
     write_trace(mixed, tmp_path / "own.csv")
     assert read_trace(tmp_path / "own.csv") == mixed
     damaged = (tmp_path / "own.csv").read_text(encoding="utf-8").replace("0.082 0.075 0.066", "0.082 much")
-    (tmp_path / "own.csv").write_text(damaged, encoding="utf-8")
     with pytest.raises(TraceError, match="stage_times_s"):
-        read_trace(tmp_path / "own.csv")
+        read(tmp_path, damaged)
+
+
+# -- one reader of Slurm's accounting for replays, learning and the live cluster
+
+
+DOCUMENTED, PUBLIC = HEADERLESS
+JOB = {
+    "JobID": "7", "JobName": "train", "User": "ann", "Account": "lab", "Partition": "gpu", "QOS": "normal",
+    "Submit": "2024-01-01T00:00:00", "Start": "2024-01-01T00:00:10", "End": "2024-01-01T00:01:40",
+    "Elapsed": "00:01:30", "ElapsedRaw": "90", "State": "COMPLETED", "NNodes": "1", "NCPUS": "4", "ReqCPUS": "4",
+    "ReqMem": "16G", "ReqTRES": "cpu=4,gres/gpu=2", "AllocTRES": "cpu=4,gres/gpu:a100=2,gres/gpu=2",
+    "Timelimit": "01:00:00",
+}  # fmt: skip
+
+
+def log(path: Path, columns: tuple[str, ...], *jobs: dict[str, str], header: bool, end: str = "") -> Path:
+    lines = ["|".join(columns)] if header else []
+    lines += ["|".join({**JOB, **job}.get(name, "") for name in columns) for job in jobs]
+    path.write_text("".join(f"{line}{end}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "|"], ids=["parsable2", "parsable"])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("columns", [DOCUMENTED, PUBLIC], ids=["documented", "public"])
+def test_replays_and_learning_read_the_same_files(
+    tmp_path: Path, columns: tuple[str, ...], header: bool, end: str
+) -> None:
+    path = log(tmp_path / "sacct.txt", columns, {}, {"JobID": "8", "JobName": ""}, header=header, end=end)
+    assert sniff(path) == "sacct"
+    first = read_trace(path).jobs[0]
+    table = read_jobs(path)
+    assert (first.job.gpus, first.job.cpus, first.job.mem_mib, first.job.time_limit_s) == (2, 4, 16384, 3600.0)
+    assert (table.gpus[0], table.cpus[0], table.memory_mib[0], table.limit_s[0]) == (2.0, 4.0, 16384.0, 3600.0)
+    assert (first.duration_s, first.waited_s, first.job.name) == (90.0, 10.0, "train")
+    assert (table.duration_s[0], table.end_s[0] - table.submit_s[0], table.name[0]) == (90.0, 100.0, "train")
+    assert (len(read_trace(path).jobs), len(table)) == (2, 2)
+
+
+@pytest.mark.parametrize("state", sorted({*ENDED, "CANCELLED by 1000", "CANCELLED+"}))
+def test_every_state_that_ends_a_job(tmp_path: Path, state: str) -> None:
+    path = log(tmp_path / "sacct.txt", PUBLIC, {"State": state}, header=False)
+    assert read_trace(path).jobs[0].state == state_of(state)
+    assert len(read_jobs(path)) == 1
+    raw = {
+        "job_id": 7, "state": {"current": [state_of(state)]}, "partition": "gpu", "user": "ann",
+        "time": {"submission": 100, "start": 110, "end": 200, "limit": 60},
+        "tres": {"requested": [{"type": "gres", "name": "gpu:a100", "count": 2},
+                               {"type": "gres", "name": "gpu", "count": 2}, {"type": "cpu", "name": "", "count": 4}]},
+    }  # fmt: skip
+    ((ended, _),) = accounted_from({"jobs": [raw]})
+    assert (ended.state, ended.job.gpus, ended.job.cpus) == (state_of(state), 2, 4)
+
+
+@pytest.mark.parametrize("state", sorted(NOT_ENDED))
+def test_a_job_that_goes_on_has_no_duration_yet(tmp_path: Path, state: str) -> None:
+    jobs = ({"State": state, "End": "Unknown"}, {"JobID": "8"})
+    path = log(tmp_path / "sacct.txt", PUBLIC, *jobs, header=True)
+    assert [item.job.id for item in read_trace(path).jobs] == ["8"]
+    assert read_jobs(path).job_id.tolist() == ["8"]
+
+
+def test_a_job_in_slots_counts_its_shards(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, {"AllocTRES": "cpu=4,gres/shard=2"}, header=True)
+    assert (read_trace(path).jobs[0].job.gpus, read_jobs(path).gpus[0]) == (2, 2.0)
+
+
+def test_a_name_in_the_last_column_may_hold_the_delimiter(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", PUBLIC, {"JobName": "a|b"}, header=False)
+    assert (read_trace(path).jobs[0].job.name, read_jobs(path).name[0]) == ("a|b", "a|b")
+
+
+def test_without_a_header_an_unknown_number_of_columns_is_refused(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", (*DOCUMENTED, "End"), {}, header=False)
+    for read in (read_trace, read_jobs):
+        with pytest.raises(TraceError, match=r", line 1, column 15: .* has 14 or 26 columns .*without --noheader"):
+            read(path)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30", 1800.0), ("2-12", 216000.0), ("UNLIMITED", math.inf)])
+def test_limits(text: str, seconds: float) -> None:
+    assert limit_s(text) == seconds
+
+
+def ids(path: Path) -> list[str]:
+    found = [item.job.id for item in read_trace(path).jobs]
+    assert found == read_jobs(path).job_id.tolist()
+    return found
+
+
+def test_answers_of_months_in_one_file_count_each_job_once(tmp_path: Path) -> None:
+    path = log(tmp_path / "one.txt", PUBLIC, {}, {"JobID": "8", "State": "RUNNING", "End": "Unknown"}, header=True)
+    more = log(tmp_path / "two.txt", (*reversed(PUBLIC),), {}, {"JobID": "8"}, {"JobID": "9"}, header=True, end="|")
+    path.write_text(path.read_text() + more.read_text())
+    assert ids(path) == ["7", "8", "9"]
+    assert read_trace(path).skipped == ()
+
+
+def test_a_job_number_that_comes_again_is_another_job_unless_it_was_requeued(tmp_path: Path) -> None:
+    end, later = "2024-01-01T00:01:40", "2027-01-01T00:00:00"
+    runs = [
+        {"State": "NODE_FAIL"},
+        {"Submit": end, "Start": end, "ElapsedRaw": "5"},
+        {"Submit": later, "User": "bob"},
+    ]
+    jobs = [{"Cluster": "big", **run} for run in runs] + [{"Cluster": "other"}]
+    columns = ("Cluster", *DOCUMENTED)
+    trace = read_trace(log(tmp_path / "sacct.txt", columns, *jobs, header=True))
+    assert [(item.job.id, item.job.user, item.duration_s) for item in trace.jobs] == [
+        ("7#3", "ann", 90.0), ("7", "ann", 5.0), ("7#2", "bob", 90.0),
+    ]  # fmt: skip
+    assert trace.skipped == (("run before a requeue", 1),)
+
+
+def test_a_job_that_two_rows_tell_differently_is_refused(tmp_path: Path) -> None:
+    """``sacct --truncate`` cuts a job at the ends of the time that was asked for."""
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, {}, {"ElapsedRaw": "40"}, header=True)
+    for read in (read_trace, read_jobs):
+        with pytest.raises(
+            TraceError, match=r"line 3, column 'JobID': '7' is told of otherwise in line 2; .*--truncate"
+        ):
+            read(path)
+
+
+def test_texts_with_pipes_and_line_breaks(tmp_path: Path) -> None:
+    columns = (*DOCUMENTED, "SubmitLine")
+    jobs = (
+        {"JobName": "lr=0.1|bs=32", "SubmitLine": "sbatch a"},
+        {"JobID": "8", "SubmitLine": "a &&\npython | tee b"},
+    )
+    trace = read_trace(log(tmp_path / "sacct.txt", columns, *jobs, {"JobID": "9"}, header=True))
+    assert [(item.job.id, item.job.name) for item in trace.jobs] == [
+        ("7", "lr=0.1|bs=32"),
+        ("8", "train"),
+        ("9", "train"),
+    ]
+    columns = ("JobID", "JobName", "User", "Comment", *DOCUMENTED[3:])
+    path = log(tmp_path / "sacct.txt", columns, {"JobName": "a|b"}, header=True)
+    with pytest.raises(
+        TraceError, match=r"line 2: .* in two ways; a text such as JobName may hold '|' or a line break"
+    ):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "gpus"),
+    [({"AllocGRES": "gpu:v100:4,nic:1"}, 4), ({"AllocGRES": "gpu:2(IDX:0,1)"}, 2), ({"ReqGRES": "gpu"}, 2)],
+)
+def test_gpus_as_old_slurm_names_them(tmp_path: Path, cells: dict[str, str], gpus: int) -> None:
+    columns = (*DOCUMENTED[:-2], "AllocGRES", "ReqGRES")
+    path = log(tmp_path / "sacct.txt", columns, {"NNodes": "2", **cells}, header=True)
+    assert (read_trace(path).jobs[0].job.gpus, read_jobs(path).gpus[0]) == (gpus, gpus)
+
+
+ASSETS = Path(__file__).parents[2] / "assets" / "traces"
+LOG = "job_id,user,submit_time,start_time,end_time,duration_s,gpus,time_limit_s\n"
+
+
+@pytest.mark.parametrize("file", ["pack.csv", "philly.csv", "helios.csv", "helios_full.csv", "swf.txt", "sacct.txt"])
+def test_every_trace_is_read_as_finished_jobs(file: str) -> None:
+    table, trace = read_finished(ASSETS / file), read_trace(ASSETS / file, keep_cpu_jobs=True)
+    assert len(table) >= len(trace.jobs)
+    assert np.isfinite(table.submit_s).all()
+    assert set(table.gpus.tolist()) >= {float(item.job.gpus) for item in trace.jobs}
+
+
+def test_what_is_neither_names_what_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "what.csv"
+    path.write_text("what,is,this\n1,2,3\n")
+    with pytest.raises(TraceError, match="give output of sacct"):
+        read_finished(path)
+
+
+def rows() -> str:
+    begin, lines = datetime(2026, 1, 1, tzinfo=UTC), []
+    for n in range(160):
+        at, ran = begin + timedelta(hours=n), 300 * (n % 2 + 1)
+        lines.append(f"{n},u{n % 2},{at:%F %T},{at:%F %T},{at + timedelta(seconds=ran):%F %T},{ran},1,3600")
+    return LOG + "\n".join(lines) + "\n"
+
+
+def evaluated(path: Path, test_from: str) -> dict[str, object]:
+    words = ["models", "evaluate", "duration", str(path), "--test-from", test_from, "--refits", "1", "--json"]
+    result = CliRunner().invoke(lucidctl, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found: dict[str, object] = json.loads(result.stdout)
+    return found
+
+
+def test_a_row_and_a_time_begin_the_same_test(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(rows())
+    with light_training():
+        by_row, by_time = evaluated(path, "120"), evaluated(path, "2026-01-06")
+    assert by_row == by_time
+    assert (by_row["jobs"], by_row["users_tested"], by_row["jobs_of"]) == (40, 2, "user")
+
+
+@pytest.mark.parametrize("words", ["0", "-1", "September"])
+def test_what_is_neither_row_nor_time_is_refused(words: str) -> None:
+    for kind in ("duration", "throughput"):
+        result = CliRunner().invoke(lucidctl, ["models", "evaluate", kind, "x.csv", f"--test-from={words}"])
+        assert result.exit_code == 2
+        assert "Invalid value for '--test-from'" in result.stderr

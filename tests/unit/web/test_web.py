@@ -30,7 +30,7 @@ from lucid.web.app import build_app
 from lucid.web.pages import PAGES
 from lucid.web.site import Sight, viewer_of
 from lucid.web.source import Source
-from scenes.pages import ADDRESSES, HOSTILE, Pages
+from scenes.pages import ADDRESSES, Pages
 from web_client import WebClient
 
 
@@ -74,21 +74,16 @@ def test_the_addresses_tested_are_those_of_all_pages() -> None:
     assert asked == {re.sub(r"\{.*\}", "{}", page.path) for page in PAGES}
 
 
-def test_the_queue_is_that_of_the_command(pages: Pages) -> None:
+def test_the_queue_and_a_story_are_those_of_the_commands(pages: Pages) -> None:
     said = json.loads(pages.slurm.ctl("queue", "--json"))
     shown = pages.client("root-ish").get("/queue.json").json()
     keys = ("partition", "position", "job", "user", "gpus", "waited_s", "estimate_s", "estimate_by", "decision")
     assert len(said["queue"]) > 3
-    assert [{key: row[key] for key in keys} for row in shown["queue"]] == [
-        {key: row[key] for key in keys} for row in said["queue"]
-    ]
-
-
-def test_a_story_is_that_of_the_command(pages: Pages) -> None:
+    told, seen = ([{key: row[key] for key in keys} for row in rows["queue"]] for rows in (said, shown))
+    assert seen == told
     said = json.loads(pages.slurm.ctl("explain", "9", "--json"))
     shown = pages.client("ada").get("/job/9.json").json()
-    assert shown["decisions"] == said["decisions"]
-    assert shown["prediction"] == said["prediction"]
+    assert (shown["decisions"], shown["prediction"]) == (said["decisions"], said["prediction"])
     assert said["decisions"][0]["words"][0] in pages.client("ada").get("/job/9").text.replace("&#39;", "'")
 
 
@@ -110,18 +105,12 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     assert re.search(r'aria-sort="ascending"[^>]*><a href="/queue\?[^"]*sort=gpus[^"]*">GPUs', text)
 
 
-def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = Pages(tmp_path)
-    for number in range(20, 40):
-        pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
-    pages.slurm.turns(10.0)
-    pages.source._next_s = 0.0  # however long the first look took
-    pages.source.poll()
-    monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 10)
+def test_a_page_of_the_queue_has_so_many_rows(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 2)
     client = pages.client("root-ish")
     first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
-    assert first["pages"] == -(-first["of"] // 10) >= 2
-    assert len(first["queue"]) == 10
+    assert first["pages"] == -(-first["of"] // 2) >= 2
+    assert len(first["queue"]) == 2
     assert not {r["job"] for r in first["queue"]} & {r["job"] for r in second["queue"]}
     assert "page=2" in client.get("/queue").text
 
@@ -203,10 +192,7 @@ def test_no_page_may_load_or_run_what_is_not_ours(pages: Pages, address: str) ->
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_names_are_text(pages: Pages, address: str) -> None:
     answer = pages.client("root-ish").get(address)
-    assert "<img src=x" not in answer.text
-    assert "lab<b>" not in answer.text
-    assert "\u202e" not in answer.text
-    assert "49" not in re.findall(r"\{\{7\*7\}\}|49(?=\W)", HOSTILE)
+    assert not re.search("<img src=x|lab<b>|\u202e", answer.text)
     if address == "/job/9":
         assert "&lt;img src=x" in answer.text
         assert "{{7*7}}" in answer.text
@@ -248,12 +234,8 @@ def test_private_jobs_are_shown_to_their_user_and_to_administrators(tmp_path: Pa
     for address in ADDRESSES:
         text = pages.client("bob").get(address).text
         assert "ada" not in re.findall(r"\b(ada|lab)\b", said(text)), address
-    cells = [
-        cell
-        for node in pages.client("bob").get("/cluster.json").json()["nodes"]
-        for row in node["slots"]
-        for cell in row
-    ]
+    nodes = pages.client("bob").get("/cluster.json").json()["nodes"]
+    cells = [cell for node in nodes for row in node["slots"] for cell in row]
     assert {cell["kind"] for cell in cells} <= {"taken", "free", "slot", "alone", "shared", "profile"}
     assert "taken" in {cell["kind"] for cell in cells}
     changes = pages.client("bob").get("/queue/changes.json", params={"since": 0}).json()["changes"]
@@ -289,27 +271,6 @@ def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -
         ("43", "ended"), ("43", "starts"), ("42", "starts"), ("42", "is"), ("41", "starts"), ("44", "ended"),
         (waits.id, "submitted,"),
     ]  # fmt: skip
-
-
-def test_no_page_tells_an_age_of_what_is_yet_to_come(own_pages: Pages) -> None:
-    """lucidd's host is 15.8 h ahead of this one."""
-    site = own_pages.slurm
-    source = Source(own_pages.settings, site.folder / "lucid.toml", lambda: site.slurm.now - 57_000.0)
-    source.poll()
-    source.account()
-    app = build_app(source)
-    client = WebClient(app, {"x-remote-user": "root-ish"}, "10.0.0.1")
-    texts = {address: client.get(address).text for address in (*ADDRESSES, "/health")}
-    assert {
-        address for address, text in texts.items() if re.search(r"[^\w.–-]-\d[\d.]* (s|min|h|d)\b", text)
-    } == set()
-    assert "last good cycle 15.8 h from now: the clock that wrote it and this one differ" in texts["/health"]
-    source.stop()
-
-
-def test_a_header_is_believed_from_named_proxies_alone(pages: Pages) -> None:
-    asked = pages.client("root-ish", address="10.0.0.9").get("/queue.json").json()["queue"]
-    assert {row["user"][:5] for row in asked} == {"user "}
 
 
 def test_a_site_may_ask_for_names_and_may_keep_others_jobs_to_administrators(tmp_path: Path) -> None:
@@ -422,7 +383,6 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
 
 def test_metrics_are_there_without_users(pages: Pages) -> None:
     answer = pages.client("").get("/metrics")
-    assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "lucid_up 1.0" in answer.text
     assert not re.search(r"\b(ada|bob)\b", answer.text)
@@ -453,34 +413,26 @@ def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path
 FOLDER = Path(__file__).parents[3] / "packaging/ondemand"
 
 
-def settings() -> dict[str, object]:
+def test_a_portal_names_the_reader_in_the_header_that_the_pages_believe_and_takes_it_from_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """Apache as Open OnDemand's file sets it up, and the settings that the page beside it gives."""
+    lines = yaml.safe_load((FOLDER / "ood_portal.yml").read_text())["custom_vhost_directives"]
     found = re.search(r"```toml\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     assert found
     web = tomllib.loads(found[1])["web"]
-    assert isinstance(web, dict)
-    return web
-
-
-def test_apache_names_the_reader_in_the_header_that_the_pages_believe_and_takes_it_from_nobody_else() -> None:
-    lines = yaml.safe_load((FOLDER / "ood_portal.yml").read_text())["custom_vhost_directives"]
-    web = settings()
     assert lines[0] == f'<Location "{web["root_path"]}">'
     assert lines[-1] == "</Location>"
     words = [line.split() for line in lines]
     unset = words.index(["RequestHeader", "unset", str(web["user_header"])])
     assert words[unset + 1][:3] == ["RequestHeader", "set", web["user_header"]]
     assert any(line.strip() == "Require valid-user" for line in lines)
-
-
-def test_the_pages_answer_such_a_proxy_with_its_readers_own_jobs(tmp_path: Path) -> None:
-    pages = Pages(tmp_path, web=settings(), private="jobs")
-    try:
-        address = str(pages.web.trusted_proxies[0])
-        for user, sees in (("bob", True), ("carol", False)):
-            answer = pages.client(user, root="/lucid", address=address).get("/lucid/job/13")
-            assert (answer.status_code == 200) is sees, user
-    finally:
-        pages.source.stop()
+    pages = Pages(tmp_path, web=web, private="jobs")
+    address = str(pages.web.trusted_proxies[0])
+    for user, sees in (("bob", True), ("carol", False)):
+        answer = pages.client(user, root="/lucid", address=address).get("/lucid/job/13")
+        assert (answer.status_code == 200) is sees, user
+    pages.source.stop()
 
 
 def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -> None:
@@ -501,7 +453,6 @@ def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -
     assert "GPU 3 of n2</b> gets no new start" in page
     assert "&lt;i&gt;" in page
     assert "vc, GPUs 0 1 3 5" in page
-    assert "GPUs 0 1 2 3" not in page
     pages.source.stop()
 
 
