@@ -163,6 +163,12 @@ def test_numbers_are_bounded_where_they_enter() -> None:
     assert (job.start_s, job.end_s, job.restarts, job.cpus) == (0.0, 0.0, 0, 0)
 
 
+def test_bytes_that_are_no_text_blind_nobody() -> None:
+    body = json.dumps({"jobs": [RUNNING, {**WAITING, "name": "NAME"}]}).encode().replace(b"NAME", b"\xff\xfe\x80")
+    assert jobs_from(loads(body))[0] == jobs(RUNNING)[0]
+    assert jobs_from(loads(body))[1].name == "\ufffd\ufffd\ufffd"
+
+
 def test_one_record_that_nests_too_deep_or_does_not_parse_is_left_out() -> None:
     deep = "[" * 100_000 + "]" * 100_000
     for inside in (deep, "nil", "1e", "9" * 5000, "{,}"):

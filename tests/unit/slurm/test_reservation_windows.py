@@ -228,22 +228,17 @@ def test_a_job_that_a_magnetic_one_draws_is_slurms_while_it_is_in_force(stage: S
     assert "let go as its user wrote it, Slurm may start it in reservation w" in words
 
 
-def test_a_partition_that_is_down_bars_its_jobs_and_none_is_tried(stage: Scene) -> None:
+def test_a_partition_that_is_down_bars_its_jobs_as_soon_as_slurm_says_so_of_one(stage: Scene) -> None:
     stage.jobs("1")
-    stage.slurm.defaults = {"vc": JobDefaults(state="DOWN")}
-    assert [entry.barred for entry in stage.look().pending] == ["partition vc is DOWN"]
-    stage.slurm.defaults = {"vc": JobDefaults(state="DRAIN")}
-    stage.slurm.advance(10.0)
-    assert [entry.barred for entry in stage.look().pending] == [""], "jobs that wait in it may start"
-
-
-def test_that_a_partition_is_down_is_read_as_soon_as_slurm_says_so_of_a_job(stage: Scene) -> None:
-    stage.jobs("1 2")
-    stage.look()
+    assert [entry.barred for entry in stage.look().pending] == [""]
     stage.slurm.defaults = {"vc": JobDefaults(state="DOWN")}
     stage.slurm.advance(3.0)
     stage.slurm.submit("plain", "vc", held=False, mark="-", dependent=True, reason="PartitionDown")
     assert {entry.barred for entry in stage.look().pending} == {"partition vc is DOWN"}
+    del stage.slurm.records["plain"]
+    stage.slurm.defaults = {"vc": JobDefaults(state="DRAIN")}
+    stage.slurm.advance(10.0)
+    assert [entry.barred for entry in stage.look().pending] == [""], "jobs that wait in it may start"
 
 
 def test_jobs_that_a_window_keeps_waiting_are_not_taken_to_be_crowded_out(stage: Scene) -> None:
