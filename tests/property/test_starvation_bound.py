@@ -23,7 +23,7 @@ from lucid.orchestrator.capacity.reservations import PATIENCE_S
 from lucid.orchestrator.policies import shadow as plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.plan import LucidMemory, promises_by_vc
-from lucid.orchestrator.policies.shadow import Shadow, advance
+from lucid.orchestrator.policies.shadow import Seen, Shadow, advance
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.jobs import HEAVY, LIGHT, a_job, nodes, waits
 from scenes.plans import FixedPredictor, part, settings, snap
@@ -83,6 +83,23 @@ def test_no_job_leaves_the_shadow_before_it_really_ended_and_none_ends_sooner_th
             assert plan.now_s >= outcomes[job].end_s - 1e-6, job
             assert plan.now_s >= before[job] + outcomes[job].duration_s - 1e-6, job
         before = here
+
+
+@tried(25)
+def test_what_a_shadow_is_made_of_is_kept_and_changes_nothing(rng: random.Random) -> None:
+    """Jobs come from profiling nodes, and go back to none."""
+    trace, layout = some_stream(rng)
+    rules = {"fairness": {"beyond_plain_s": 400.0}, "profiling": {"t_prof_s": 40.0}, "packing": {"gss": 0}}
+    machines = nodes(1, 2, "p")
+    _, tape = replay("lucid", trace, layout, predictor=wrong(rng, trace), profiling_nodes=machines, **rules)
+    plain, kept = BackfillPolicy(BackfillSettings()), dict[str, Seen]()
+    shadow, anew = None, None
+    for snapshot, _, _ in tape.cycles:
+        profiling = snapshot.profiling
+        newcomers = () if profiling is None else (*profiling.pending, *profiling.running)
+        shadow = advance(shadow, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0, kept)
+        anew = advance(anew, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0)
+        assert shadow == anew
 
 
 def test_the_shadow_tests_as_many_jobs_of_its_queue_as_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
