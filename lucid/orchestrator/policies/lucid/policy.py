@@ -283,12 +283,17 @@ class _RoomAtHome:
         self._settings = settings
         self._ledgers: dict[str, Ledger] = {}
         self._quotas: dict[str, Quotas] = {}
+        self._full: set[str] = set()
+        """VCs that have no home, or in whose home a job waits."""
 
     def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom | None:
         """The comparison for a job that has room, which counts as started from then on; ``None`` where there is no
         room. ``to_spare``: a quarter of the GPUs must stay idle, and as many as a node has."""
+        if job.vc in self._full:
+            return None
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
+            self._full.add(job.vc)
             return None
         ledger = self._ledgers.get(home.name)
         if ledger is None:
