@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from lucid.core.reasons.sharing import (
     UserAllows,
 )
 from lucid.core.snapshot import Partition
+from lucid.core.times import reached
 
 if TYPE_CHECKING:
     from lucid.config.policy import PackingSettings
@@ -62,9 +62,12 @@ class Binder:
         """Jobs that may be joined, by GPU count (and user, where only jobs of one user share)."""
         self.too_slow = False
         """Whether a partner was refused to the last job that found none, because the pair would be too slow."""
-        self._numbers = count()
-        self._unasked: list[Running] = [*partition.running] if settings.gss else []
-        """Jobs that have not been offered yet: in most plans nobody looks for a partner."""
+        self._number = 0
+        self._running: list[Running] = [*partition.running] if settings.gss else []
+        self._idle = not self._running
+        """Whether no job ran before this plan."""
+        self._asked: set[int] = set()
+        """The GPU counts of which jobs have been offered: in most plans nobody looks for a partner."""
 
     @property
     def changes_s(self) -> float | None:
@@ -74,23 +77,26 @@ class Binder:
 
     def _candidates(self, job: Job) -> Candidates:
         """The running jobs that a job may join."""
-        return self._offered()[self._kind(job)]
+        if job.gpus not in self._asked:
+            self._offer_all(job.gpus)
+        return self._open[job.gpus, job.user if self._settings.same_user_only else ""]
 
     def offered_to(self, job: Job) -> bool:
         """Whether any running job with as many GPUs may be joined."""
-        return len(self._candidates(job)) > 0
+        found = self._candidates(job)
+        return bool(found.lasting or found.ending)
 
-    def _offered(self) -> defaultdict[tuple[int, str], Candidates]:
-        """The jobs that may be joined, as in ``_open``."""
-        if self._unasked:
-            unasked, self._unasked = self._unasked, []
-            # most of a large VC's jobs have a partner already: the others are picked out in one go
-            for entry in [e for e in unasked if e.partner is None and e.profile is not None]:
-                self.offer(entry)
-        return self._open
+    def _offer_all(self, gpus: int) -> None:
+        """Offer the running jobs of so many GPUs."""
+        self._asked.add(gpus)
+        # most of a large VC's jobs have a partner already: the others are picked out in one go
+        for entry in [e for e in self._running if e.partner is None and e.profile is not None and e.job.gpus == gpus]:
+            self.offer(entry)
 
     def any_to_join(self, gpus: int) -> bool:
-        """Whether any job of so many GPUs may be joined, of those that a job of this plan was compared with."""
+        """Whether any job of so many GPUs may be joined, if a job of this plan was compared with any."""
+        if gpus not in self._asked and (self._asked or self._idle):
+            self._offer_all(gpus)
         return any(len(found) for (count, _), found in self._open.items() if count == gpus)
 
     def offer(self, entry: Running) -> None:
@@ -109,7 +115,7 @@ class Binder:
             return  # down or draining: nothing new may start there; or its GPUs are not shared
         remaining_s = found.remaining_s(entry.elapsed_s(self._now_s))
         candidate = Candidate(
-            next(self._numbers),
+            self._number,
             entry,
             score,
             profile.gpu_mem_mib,
@@ -120,10 +126,9 @@ class Binder:
             i,
             entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s),
         )
-        self._open[self._kind(job)].add(candidate, self._compared.outlasts(remaining_s))
-
-    def _kind(self, job: Job) -> tuple[int, str]:
-        return job.gpus, job.user if self._settings.same_user_only else ""
+        self._number += 1
+        lasts = reached(remaining_s, self._settings.least_partner_remaining_s)
+        self._open[job.gpus, job.user if self._settings.same_user_only else ""].add(candidate, lasts)
 
     def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
         """The comparison that says whether a job that starts alone on so many nodes starts in slots. It does if
@@ -174,7 +179,7 @@ class Binder:
         would otherwise wait."""
         assert entry.profile is not None
         candidates, self.too_slow = self._candidates(entry.job), False
-        if not candidates:
+        if not (candidates.lasting or candidates.ending):
             return None, self._no_candidates(entry.job)
         floor = self._settings.least_pair_speed if floor is None else floor
         duration_s = self._predictions[entry.job.id].duration_s if waits else 0.0
@@ -244,7 +249,7 @@ class Binder:
         others may not share with it)."""
         others = 0
         if self._settings.same_user_only:
-            others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)
+            others = sum(len(theirs) for (gpus, _), theirs in self._open.items() if gpus == job.gpus)
         none = SameGpus(job.gpus, 0)
         return (none, SameUser(job.user, others)) if others else (none,)
 
@@ -261,7 +266,6 @@ class Binder:
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan. Its GPUs are noted by the ledger."""
         fresh = Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone)
-        if self._unasked:
-            self._unasked.append(fresh)
-        else:
+        self._running.append(fresh)
+        if entry.job.gpus in self._asked:
             self.offer(fresh)

@@ -7,13 +7,10 @@ day says nothing, since load follows the hours of the day, and estimates of sing
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
-from heapq import merge
 from itertools import islice
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 SCAN_LIMIT = 256
 """Most candidates examined for one job, oldest first, which bounds a plan on a cluster of thousands of GPUs. By the
 time hundreds of partners qualify, the best of them is hardly better than the best of these."""
-
-_NUMBER = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -59,15 +54,13 @@ class Candidates:
     ``lasting``: by id, those with enough time left to be joined. ``ending``: the others. Most candidates of a full
     cluster are nearly done, whichever job asks, so no job compares itself with each of them."""
 
-    __slots__ = ("_numbers", "ending", "lasting", "soonest_s")
+    __slots__ = ("ending", "lasting", "soonest_s")
 
     def __init__(self) -> None:
         self.lasting: dict[str, Candidate] = {}
         self.ending: dict[str, Candidate] = {}
         self.soonest_s = inf
         """No job of ``ending`` will have outlived its estimate before this time."""
-        self._numbers: dict[int, list[int]] = {}
-        """By share score, the numbers of the candidates with it, ascending."""
 
     def __len__(self) -> int:
         return len(self.lasting) + len(self.ending)
@@ -79,31 +72,33 @@ class Candidates:
         else:
             self.ending[candidate.entry.job.id] = candidate
             self.soonest_s = min(self.soonest_s, candidate.outlived_s)
-        self._numbers.setdefault(candidate.score, []).append(candidate.number)
 
     def drop(self, job_id: str) -> None:
         """Remove a job that cannot be joined any more, if it is among these."""
-        gone = self.lasting.pop(job_id, None) or self.ending.pop(job_id, None)
-        if gone is not None:
-            numbers = self._numbers[gone.score]
-            del numbers[bisect_left(numbers, gone.number)]
+        self.lasting.pop(job_id, None)
+        self.ending.pop(job_id, None)
 
     def last(self, room: int) -> float:
         """The number of the last candidate that a job with so much ``room`` for share scores may examine."""
-        fitting = [numbers for score, numbers in self._numbers.items() if score <= room]
-        if sum(map(len, fitting)) <= SCAN_LIMIT:
+        if len(self.lasting) + len(self.ending) <= SCAN_LIMIT:
             return inf
-        return sorted(number for numbers in fitting for number in numbers[:SCAN_LIMIT])[SCAN_LIMIT - 1]
+        numbers: list[int] = []
+        for others in (self.lasting, self.ending):
+            fitting = (other.number for other in others.values() if other.score <= room)
+            numbers += islice(fitting, SCAN_LIMIT)
+        return inf if len(numbers) <= SCAN_LIMIT else sorted(numbers)[SCAN_LIMIT - 1]
 
     def heavy(self, room: int, closed: Container[str]) -> Candidate | None:
         """The first candidate to start that has a share score above ``room``, on nodes that are not ``closed``."""
-        if not any(score > room and numbers for score, numbers in self._numbers.items()):
-            return None
-        found = islice((other for other in self._in_order() if other.score > room), SCAN_LIMIT)
-        return next((other for other in found if other.node not in closed), None)
-
-    def _in_order(self) -> Iterator[Candidate]:
-        return merge(self.lasting.values(), self.ending.values(), key=_NUMBER)
+        found: Candidate | None = None
+        for others in (self.lasting, self.ending):
+            for other in others.values():
+                if found is not None and other.number > found.number:
+                    break
+                if other.score > room and other.node not in closed:
+                    found = other
+                    break
+        return found
 
 
 _FEW = 0.01

@@ -50,7 +50,7 @@ class Partings:
         if quiet is None or quiet.nodes is not nodes:
             changed = _telling(running)
         else:
-            fresh = [e for e in partition.since(quiet).came if isinstance(e, Running) and e.partner is not None]
+            fresh = [e for e in partition.since(quiet).came if type(e) is Running and e.partner is not None]
             mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
             telling = _telling(running) if fresh else ()
             changed = [entry for entry in telling if id(entry) in mine or entry.job.id in beside]

@@ -22,7 +22,6 @@ from lucid.core.reasons.sharing import (
     PartnerLeaves,
     PartnerOutlasts,
 )
-from lucid.core.times import reached
 
 if TYPE_CHECKING:
     from lucid.config.policy import PackingSettings
@@ -92,10 +91,6 @@ class Comparisons:
         self._predictor = predictor
         self._settings = settings
         self._restarts: Restarts = restarts
-
-    def outlasts(self, remaining_s: float) -> bool:
-        """Whether a job has enough time left to be joined, whichever job asks."""
-        return reached(remaining_s, self._settings.least_partner_remaining_s)
 
     def may_restart(self, job: Job) -> bool:
         """Whether this job may be started over."""

@@ -212,7 +212,11 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
-        return earliest(*[part.wake_s for part in self.partitions.values()])
+        found: float | None = None
+        for part in self.partitions.values():
+            if part.wake_s is not None and (found is None or part.wake_s < found):
+                found = part.wake_s
+        return found
 
     def decision_of(self, job_id: str) -> Decision | None:
         """The decision for one job, or ``None`` if the plan has none."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
@@ -107,9 +106,9 @@ class Ledger:
         made.partition, made.nodes, made.index, made._held_by = self.partition, self.nodes, self.index, None
         made._never, made.usable = self._never, self.usable
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
-        made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
-        made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
-        made._overlaps, made._beyond = self._overlaps.copy(), self._beyond.copy()
+        made.free_mask, made.free_count, made.free = [*self.free_mask], [*self.free_count], self.free
+        made.free_cpus, made.free_mem_mib = [*self.free_cpus], [*self.free_mem_mib]
+        made._overlaps, made._beyond = [*self._overlaps], {**self._beyond}
         made.buckets, made._out = [*map(list.copy, self.buckets)], self._out
         made.fitting, made.switched = self.fitting, self.switched
         made.now_s, made.closing, made._closes_s = self.now_s, self.closing, self._closes_s
@@ -232,7 +231,8 @@ class Ledger:
             free = self.free_mask[i]
             if mask & ~free and self.nodes[i].available:
                 self._overlaps.append((i, mask & ~free & ~self._never.get(i, 0)))
-            self._set_free(i, free & ~mask)
+            if mask & free:
+                self._set_free(i, free & ~mask)
         if self.host_limits:
             self._host(job, placement, -1)
 
@@ -244,7 +244,11 @@ class Ledger:
             for name, mask in running.placement:
                 i = self.index[name]
                 if self.nodes[i].available:
-                    self._set_free(i, self.free_mask[i] | self._unshare(i, mask & ~self._never.get(i, 0)))
+                    if i in self._never:
+                        mask &= ~self._never[i]
+                    if self._overlaps or self._beyond:
+                        mask = self._unshare(i, mask)
+                    self._set_free(i, self.free_mask[i] | mask)
 
     def give_back_host(self, running: Running) -> None:
         """Note that the job holds no CPUs and no memory any more; its GPUs are held by another job."""
@@ -332,36 +336,30 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= bit
 
 
-@dataclass(slots=True)
-class _Base:
-    """The ledger of a partition as it was handed out last."""
-
-    partition: Partition
-    ledger: Ledger
-
-
 class Ledgers:
     """Makes the ledger of a partition from the previous one of the same name by the jobs that came and went: few do
     between two plans, and hundreds run. The result equals ``Ledger(partition)``."""
 
     def __init__(self) -> None:
-        self._bases: dict[str, _Base] = {}
+        self._bases: dict[str, Ledger] = {}
+        """By name, the ledger of a partition as it was handed out last."""
 
     def ledger_of(self, partition: Partition, now_s: float) -> Ledger:
         """A ledger of the partition, which the caller may change."""
-        if any(node.windows for node in partition.nodes):
-            return Ledger(partition, now_s)
         base = self._bases.get(partition.name)
-        if base is None or base.partition.nodes is not partition.nodes:
-            base = self._bases[partition.name] = _Base(partition, Ledger(partition))
+        if base is None or base.nodes is not partition.nodes:
+            base = Ledger(partition, now_s)
+            if base.closing:
+                return base
+            self._bases[partition.name] = base
         elif base.partition is not partition:
             changes = partition.since(base.partition)
-            base.ledger.give_back(entry for entry in changes.went if isinstance(entry, Running))
+            base.give_back([entry for entry in changes.went if type(entry) is Running])
             for entry in changes.came:
-                if isinstance(entry, Running):
-                    base.ledger.claim(entry.job, entry.placement)
-            if base.partition.fitting is not partition.fitting:
-                base.ledger.fitting = base.ledger.fitting_of(partition)
-            base.partition = base.ledger.partition = partition
-        base.ledger.now_s = now_s
-        return base.ledger.copy()
+                if type(entry) is Running:
+                    base.claim(entry.job, entry.placement)
+            if base.fitting or partition.fitting:
+                base.fitting = base.fitting_of(partition)
+            base.partition = partition
+        base.now_s = now_s
+        return base.copy()

@@ -66,6 +66,8 @@ class Changed(Generic[_Entry]):
 
     def since(self, before: Changed[_Entry]) -> Changes[_Entry]:
         """The changes from ``before`` to this collection."""
+        if before is self:
+            return Changes((), ())
         last = getattr(self, "_last", None)
         if last is None or last[0]() is not before:
             ours, theirs = self._by_id(), before._by_id()
@@ -81,7 +83,8 @@ class Changed(Generic[_Entry]):
     def _by_id(self) -> dict[int, _Entry]:
         """The entries by their ``id``, which no other object can have while they are kept here."""
         if not hasattr(self, "_ids"):
-            object.__setattr__(self, "_ids", {id(entry): entry for entry in self.listed()})
+            entries = [*self.listed()]
+            object.__setattr__(self, "_ids", dict(zip(map(id, entries), entries, strict=True)))
         return self._ids
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import exp, fsum, log
 from typing import Final, Generic, TypeVar
 
@@ -31,64 +32,49 @@ class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
 
     def learning(self, key: tuple[str, ...], make: Callable[[], _Group]) -> _Group:
         """The group, moved to the end since it learns now."""
-        found = self.get(key)
-        if found is None:
-            found = self[key] = make()
-            if len(self) > GROUPS_KEPT:
-                self.popitem(last=False)
-        else:
+        if key in self:
             self.move_to_end(key)
-        return found
+            return self[key]
+        made = self[key] = make()
+        if len(self) > GROUPS_KEPT:
+            self.popitem(last=False)
+        return made
 
 
 class _Mean:
     """The mean of all values, or of the ``newest``."""
 
-    __slots__ = ("count", "kept", "newest", "total")
-    kind = "mean"
+    __slots__ = ("_count", "_kept", "_total")
 
     def __init__(self, newest: int | None) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.newest = newest
-        self.kept: list[float] = []
+        self._count = 0
+        self._total = 0.0
+        self._kept = None if newest is None else deque[float](maxlen=newest)
 
     def add(self, value: float) -> None:
-        if self.newest is not None:
-            self.kept.append(value)
-            del self.kept[: -self.newest]
-            self.count, self.total = len(self.kept), fsum(self.kept)
+        if self._kept is not None:
+            self._kept.append(value)
         else:
-            self.count += 1
-            self.total += value
+            self._count += 1
+            self._total += value
+
+    @property
+    def count(self) -> int:
+        return self._count if self._kept is None else len(self._kept)
 
     @property
     def value(self) -> float:
-        return self.total / self.count
+        return self._total / self._count if self._kept is None else fsum(self._kept) / len(self._kept)
 
     @property
     def last(self) -> str:
-        return "the last " if self.count == self.newest else ""
+        return "the last " if self._kept is not None and len(self._kept) == self._kept.maxlen else ""
 
 
 def jobs_alike(count: int, what: str) -> str:
     """``12 jobs with the same user and name``; ``what`` names a group of jobs, or is ``all jobs``."""
     jobs = f"{count} job{'' if count == 1 else 's'}"
     return jobs if what == "all jobs" else f"{jobs} with the same {what}"
-
-
-class _GeometricMean(_Mean):
-    """A geometric mean, which a single long job moves by little."""
-
-    __slots__ = ()
-    kind = "geometric mean"
-
-    def add(self, value: float) -> None:
-        super().add(log(value + _FLOOR_S))
-
-    @property
-    def value(self) -> float:
-        return max(exp(super().value) - _FLOOR_S, 0.0)
 
 
 class HistoryPredictor:
@@ -100,10 +86,11 @@ class HistoryPredictor:
     name = "history"
 
     def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None, *, geometric: bool = False) -> None:
-        """``geometric``: means of logarithms, which rank jobs better, and expect too little of heavy tails."""
+        """``geometric``: means of logarithms, which rank jobs better, and expect too little of heavy tails: a single
+        long job moves them by little."""
         self._first_guess_s = first_guess_s
-        self._group = _GeometricMean if geometric else _Mean
-        self._newest = newest
+        self._geometric = geometric
+        self._group = partial(_Mean, newest)
         self._means: Groups[_Mean] = Groups()
 
     @staticmethod
@@ -120,10 +107,13 @@ class HistoryPredictor:
         """Mean over the most specific group that has a finished job."""
         score = None if profile is None else JUMBO
         for key in self._keys(job):
-            mean = self._means.get(key)
-            if mean is not None:
-                source = f"{self.name}: {mean.kind} of {mean.last}{jobs_alike(mean.count, key[0])}"
-                return Prediction(mean.value, source, score, self.name)
+            if key in self._means:
+                mean = self._means[key]
+                kind, value = "mean", mean.value
+                if self._geometric:
+                    kind, value = "geometric mean", max(exp(value) - _FLOOR_S, 0.0)
+                source = f"{self.name}: {kind} of {mean.last}{jobs_alike(mean.count, key[0])}"
+                return Prediction(value, source, score, self.name)
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:  # noqa: ARG002
@@ -133,8 +123,9 @@ class HistoryPredictor:
     def learn(self, ended: Sequence[Ended]) -> None:
         """Add finished jobs to every group that they belong to."""
         for item in ended:
+            value = log(item.ran_s + _FLOOR_S) if self._geometric else item.ran_s
             for key in self._keys(item.job):
-                self._means.learning(key, lambda: self._group(self._newest)).add(item.ran_s)
+                self._means.learning(key, self._group).add(value)
 
 
 def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:

@@ -26,11 +26,6 @@ class _Said:
     given: Prediction
     naive: Prediction | None
 
-    @property
-    def seconds(self) -> tuple[float, float | None]:
-        """The given and the naive duration, s."""
-        return self.given.duration_s, None if self.naive is None else self.naive.duration_s
-
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
@@ -59,7 +54,7 @@ class Annotator:
         """The source of the estimates in use, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot listed as ended: if its cycle failed, the next snapshot lists them again."""
-        self._partitions: dict[str, Partition] = {}
+        self._partitions: Mapping[str, Partition] = {}
         """The partitions as they were followed last."""
         self._handed_out: weakref.ref[Snapshot] | None = None
 
@@ -75,7 +70,12 @@ class Annotator:
             known, now_s = self._said, snapshot.now_s
             self._trust.check(
                 [
-                    (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
+                    (
+                        entry.job.vc,
+                        (said := known[entry.job.id]).given.duration_s,
+                        None if said.naive is None else said.naive.duration_s,
+                        entry.ran_s + entry.elapsed_s(now_s),
+                    )
                     for part in snapshot.partitions.values()
                     for entry in part.running
                 ]
@@ -106,25 +106,27 @@ class Annotator:
             self._predictions.pop(ended.job.id, None)
             said = self._said.pop(ended.job.id, None)
             if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
-                self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s)
+                naive_s = None if said.naive is None else said.naive.duration_s
+                self._trust.ended(ended.job.vc, said.given.duration_s, naive_s, ended.ran_s)
 
     def _follow(self, snapshot: Snapshot) -> None:
         partitions, looked_at = snapshot.partitions, self._partitions
-        new: dict[str, Partition] = {}
-        came, went = set[str](), set[str]()
+        came, went = list[Pending | Running](), list[Pending | Running]()
         for name, partition in partitions.items():
-            before = looked_at.get(name)
-            if before is not partition:
-                new[name] = partition
+            if name not in looked_at or looked_at[name] is not partition:
+                before = looked_at.get(name)
                 changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
-                self._predict(changes.came, snapshot.now_s)
-                came.update([entry.job.id for entry in changes.came])
-                went.update([entry.job.id for entry in changes.went])
-        looked_at.update(new)
-        if len(looked_at) > len(partitions):
-            for name in looked_at.keys() - partitions.keys():
-                went.update([entry.job.id for entry in looked_at.pop(name).listed()])
-        gone = (went - came) & self._said.keys()  # not those that ended, which are forgotten already
+                came += changes.came
+                went += changes.went
+        self._predict(came, snapshot.now_s)
+        for name in looked_at:
+            if name not in partitions:
+                went += looked_at[name].listed()
+        self._partitions = {**partitions}
+        if not went:
+            return
+        gone = {entry.job.id for entry in went} - {entry.job.id for entry in came}
+        gone &= self._said.keys()  # not those that ended, which are forgotten already
         if gone:  # unless another partition shows them still
             gone.difference_update(entry.job.id for part in partitions.values() for entry in part.listed())
             for job_id in gone:

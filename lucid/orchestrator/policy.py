@@ -11,10 +11,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Start, earliest
 from lucid.core.gpu import GpuOut
@@ -211,7 +210,16 @@ PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
 
-_BARRED = attrgetter("barred")
+class _Kept(Struct, frozen=True):
+    """The last plan of a partition, and what it was made from. ``left``: the partition without the jobs that Slurm
+    bars. ``others``: what else the plan depends on. ``plain``: whether all nodes are whole, always open, awake, and
+    below no known switches."""
+
+    whole: Partition
+    left: Partition
+    others: tuple[object, ...]
+    plan: PartitionPlan
+    plain: bool
 
 
 class PartitionPolicy(ABC):
@@ -228,11 +236,8 @@ class PartitionPolicy(ABC):
     (``planner.isolated``). ``None``: ``plan`` raises it, too."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Partition, Partition]] = {}
-        """By name, the partition as it is and without the jobs that Slurm bars."""
-        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
-        """By name, the partition as it is, what else its plan depends on, the plan, and whether all its nodes are
-        whole, always open, awake, and below no known switches."""
+        self._kept: dict[str, _Kept] = {}
+        """By partition, what its last plan was made from."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """False: most policies profile nothing."""
@@ -240,51 +245,49 @@ class PartitionPolicy(ABC):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
-        now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
+        now_s, whole, known, parts = snapshot.now_s, snapshot.partitions, self._kept, dict[str, PartitionPlan]()
         snapshot, alone = self._without_barred(snapshot), self.plans_alone
         for name, partition in snapshot.partitions.items():
-            kept = self._kept.get(name)
             others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if (
-                kept is not None
-                and kept[0] is whole[name]
-                and kept[1] == others
-                and not kept[2].actions
-                and (kept[2].wake_s is None or now_s < kept[2].wake_s)
+                name in known
+                and (kept := known[name]).whole is whole[name]
+                and kept.others == others
+                and not kept.plan.actions
+                and (kept.plan.wake_s is None or now_s < kept.plan.wake_s)
             ):
-                parts[name] = kept[2]
+                parts[name] = kept.plan
                 continue
             if self.guard is None:
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            if kept is not None and kept[0].nodes is partition.nodes:
-                plain = kept[3]
+            if name in known and known[name].whole.nodes is partition.nodes:
+                plain = known[name].plain
             else:
                 plain = not any(n.left_out or n.boot_s or n.windows or n.switches for n in partition.nodes)
             if not plain:
                 part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
             if partition is not whole[name]:
                 part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
-            self._kept[name] = (whole[name], others, part, plain)
+            known[name] = _Kept(whole[name], partition, others, part, plain)
             parts[name] = part
         return Plan(now_s, parts)
 
     def _without_barred(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without the jobs that Slurm bars; the same objects as long as the same objects come in."""
-        made: dict[str, Partition] = {}
+        made, known = dict[str, Partition](), self._kept
         for name, partition in snapshot.partitions.items():
-            known = self._open.get(name)
-            if known is None or known[0] is not partition:
-                left, looked = partition, partition.pending
-                if known is not None and known[1] is known[0]:  # it had none
-                    came = partition.since(known[0]).came
-                    looked = tuple([entry for entry in came if isinstance(entry, Pending)])
-                if any(map(_BARRED, looked)):
-                    left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
-                known = self._open[name] = (partition, left)
-            if known[1] is not partition:
-                made[name] = known[1]
+            if name in known and known[name].whole is partition:
+                if known[name].left is not partition:
+                    made[name] = known[name].left
+                continue
+            looked: Sequence[Pending | Running] = partition.pending
+            if name in known and known[name].left is known[name].whole:  # it had none
+                looked = partition.since(known[name].whole).came
+            if [entry for entry in looked if type(entry) is Pending and entry.barred]:
+                open_ = tuple([entry for entry in partition.pending if not entry.barred])
+                made[name] = replace(partition, pending=open_)
         return replace(snapshot, partitions={**snapshot.partitions, **made}) if made else snapshot
 
     def forget(self) -> None:

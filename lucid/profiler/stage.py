@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -29,12 +31,13 @@ from lucid.core.reasons.profiling import (
 )
 from lucid.core.reasons.queue import BehindHead, FreeGpus
 from lucid.core.snapshot import ArrivalForecast, Partition
-from lucid.core.times import reached
+from lucid.core.times import ROUNDING
 
 _BURST_WAIT_S = 80.0
 """A burst is a profiling queue that would take longer than this at the usual T_prof."""
 _LEAST_T_PROF_S = 40.0
 """T_prof in the worst of bursts: what a sampler needs at the least."""
+_GPUS = attrgetter("job.gpus")
 _COLD_START = 3.0
 """T_prof is longer by this factor for a job marked 'long cold start'."""
 
@@ -87,23 +90,24 @@ def plan_profiling(
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     waiting = len(partition.pending)
-    carry_nodes = {node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]}
-    wakes: list[float] = []
+    wake_s = inf
     leaving: list[Running] = []
     scale = _profiling_scale(partition, partition.pending, settings, arrivals or ArrivalForecast())
     shorter = scale.t_prof_s / settings.t_prof_s
+    usual_s, long_s = settings.t_prof_s * shorter, settings.t_prof_s * _COLD_START * shorter
     for entry in partition.running:
         if entry.stage is not Stage.PROFILE:
             continue
-        limit_s = t_prof_s(entry.job, settings) * shorter
-        ran_s = entry.elapsed_s(now_s)
-        if not reached(ran_s, limit_s):
-            wakes.append(entry.start_s + limit_s)
+        limit_s = long_s if entry.job.long_cold_start else usual_s
+        if now_s - entry.start_s < limit_s - ROUNDING:
+            if entry.start_s + limit_s < wake_s:
+                wake_s = entry.start_s + limit_s
             continue
-        time_up = ProfileTime(ran_s, limit_s)
+        time_up = ProfileTime(entry.elapsed_s(now_s), limit_s)
         decision: Keep | EndProfiling
         may_requeue = may_restart(entry.job, settings.restarts)
         unwanted = NobodyWaits(waiting)
+        carry_nodes = [node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]]
         place = CarryNode(entry.placement[0].node, entry.placement[0].node in carry_nodes)
         home = HomeWaits(entry.job.vc, waiting_at_home.get(entry.job.vc, 0))
         if not may_requeue:
@@ -118,25 +122,24 @@ def plan_profiling(
     if waiting:
         ledger = ledger_of(partition, now_s)
         ledger.give_back(leaving)
-        queue: list[Pending] = []
-        fits: dict[tuple[int, int, int, int], ProfilingFits] = {}
         taken = ProfilingTaken(_others_gpus(partition))
-        for pending in _in_order(partition, settings):
-            skips = _skips(partition, pending, now_s, settings, fits)
-            if skips is None:
-                queue.append(pending)
-                wakes.append(pending.since_s + settings.max_wait_s)
-            else:
-                out = ledger.out() if isinstance(skips, ProfilingFits) else None
-                release = EndProfiling((skips,) if out is None else (skips, out))
-                decisions[pending.job.id] = release
-                actions.append(Action(pending.job.id, partition.name, release))
+        is_taken = bool(taken)
+        order = _in_order(partition, settings)
         blocker: Job | None = None
-        for pending in queue:
+        skipping = _skipping(partition, order, now_s, settings)
+        for job_id, skips in skipping.items():
+            out = ledger.out() if isinstance(skips, ProfilingFits) else None
+            release = EndProfiling((skips,) if out is None else (skips, out))
+            decisions[job_id] = release
+            actions.append(Action(job_id, partition.name, release))
+        for pending in order:
             job = pending.job
-            fit = partial(ledger.host_fits, job=job, gpus_here=job.gpus)
-            node = None if blocker is not None else ledger.tightest(job.gpus, fit)
-            why: tuple[Reason, ...] = (taken,) if node is None and taken else ()
+            if job.id in skipping:
+                continue
+            if pending.since_s + settings.max_wait_s < wake_s:
+                wake_s = pending.since_s + settings.max_wait_s
+            node = None if blocker is not None else ledger.tightest(job.gpus, partial(ledger.host_fits, job=job, gpus_here=job.gpus))
+            why: tuple[Reason, ...] = (taken,) if node is None and is_taken else ()
             if (
                 not why
                 and room_at_home is not None
@@ -156,7 +159,7 @@ def plan_profiling(
                 ledger.claim(job, placement)
                 decisions[job.id] = start
                 actions.append(Action(job.id, partition.name, start))
-                wakes.append(now_s + t_prof_s(job, settings) * shorter)
+                wake_s = min(wake_s, now_s + (long_s if job.long_cold_start else usual_s))
                 continue
             if blocker is None:
                 blocker = job
@@ -164,12 +167,12 @@ def plan_profiling(
                 behind = Hold((BehindHead(job.id),))
             else:
                 decisions[job.id] = behind
-    return PartitionPlan(decisions, tuple(actions), min(wakes, default=None))
+    return PartitionPlan(decisions, tuple(actions), wake_s if wake_s < inf else None)
 
 
 def _asleep_out(partition: Partition) -> Partition:
     asleep = [node.available and node.boot_s > 0 and node.boots_since_s is None for node in partition.nodes]
-    if not any(asleep):
+    if True not in asleep:
         return partition
     nodes = (
         replace(n, available=False, out="asleep") if a else n for n, a in zip(partition.nodes, asleep, strict=True)
@@ -187,7 +190,7 @@ def _others_gpus(partition: Partition) -> int:
 def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending]:
     """Waiting jobs in order: fewest GPUs first; or the users in turn, users with profiling runs last, each user's
     fewest GPUs first."""
-    smallest = sorted(partition.pending, key=lambda e: e.job.gpus)
+    smallest = sorted(partition.pending, key=_GPUS)
     if not settings.users_in_turn:
         return smallest
     turns = Counter(entry.job.user for entry in partition.running if entry.stage is Stage.PROFILE)
@@ -198,31 +201,30 @@ def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending
     return sorted(smallest, key=lambda e: turn[e.job.id])
 
 
-def _skips(
-    partition: Partition,
-    pending: Pending,
-    now_s: float,
-    settings: ProfilingSettings,
-    known: dict[tuple[int, int, int, int], ProfilingFits],
-) -> ProfilingFits | WaitedForProfiling | None:
-    """Why a pending job should not be profiled after all, or ``None``. ``known`` saves answers by shape."""
-    job = pending.job
-    shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)
-    fits = known.get(shape)
-    if fits is None:
-        possible = job.min_nodes <= 1 and any(
-            node.available
-            and node.gpus >= job.gpus > 0
-            and (not node.cpus or job.cpus <= node.cpus_left)
-            and (not node.mem_mib or job.mem_mib <= node.mem_left_mib)
-            for node in partition.nodes
-        )
-        fits = known[shape] = ProfilingFits(job.gpus, possible)
-    if not fits:
-        return fits
-    if now_s - pending.since_s < settings.max_wait_s - 1:
-        return None
-    return WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s) or None
+def _skipping(
+    partition: Partition, order: Sequence[Pending], now_s: float, settings: ProfilingSettings
+) -> dict[str, ProfilingFits | WaitedForProfiling]:
+    """By id, why pending jobs should not be profiled after all."""
+    known: dict[tuple[int, int, int, int], bool] = {}
+    found: dict[str, ProfilingFits | WaitedForProfiling] = {}
+    for pending in order:
+        job = pending.job
+        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes)
+        if shape not in known:
+            known[shape] = job.min_nodes <= 1 and any(
+                node.available
+                and node.gpus >= job.gpus > 0
+                and (not node.cpus or job.cpus <= node.cpus_left)
+                and (not node.mem_mib or job.mem_mib <= node.mem_left_mib)
+                for node in partition.nodes
+            )
+        if not known[shape]:
+            found[job.id] = ProfilingFits(job.gpus, False)
+        elif now_s - pending.since_s >= settings.max_wait_s - 1:
+            waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)
+            if waited:
+                found[job.id] = waited
+    return found
 
 
 # Time-aware profiling (acceptance row L5): T_prof, N_prof and capacity follow the profiler's queue, and what is
@@ -252,9 +254,9 @@ def _profiling_scale(
     within one T_prof, so that a forecast alone makes a burst where more is to come than the nodes can measure at the
     usual T_prof, if ``_BURST_WAIT_S`` is one T_prof. Up to that nothing changes. Beyond it T_prof shrinks
     in proportion, never under ``_LEAST_T_PROF_S``, and N_prof halves with each doubling, never under 1."""
-    gpus = sum(node.gpus for node in partition.nodes if node.available)
+    gpus = sum([node.gpus for node in partition.nodes if node.available])
     per_hour = arrivals.profiled_per_hour if settings.time_aware else 0.0
-    wanted = sum(entry.job.gpus for entry in waiting) + per_hour * settings.t_prof_s / 3600.0
+    wanted = sum(map(_GPUS, waiting)) + per_hour * settings.t_prof_s / 3600.0
     pressure_s = wanted * settings.t_prof_s / gpus if gpus else 0.0
     pressure = ProfilerPressure(pressure_s, _BURST_WAIT_S, per_hour, arrivals.by if per_hour else "")
     if not settings.time_aware or not pressure:

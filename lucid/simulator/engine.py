@@ -130,12 +130,12 @@ def run(
     series = Series()
     wake_s: float | None = None
     now_s, cycles = 0.0, 0
-    memory: Mapping[str, object] = {}
     while True:
-        times = [t for t in (cluster.next_event_s(), wake_s) if t is not None]
-        if not times:
+        at_s = cluster.next_event_s()
+        if at_s is None or (wake_s is not None and wake_s < at_s):
+            at_s = wake_s
+        if at_s is None:
             break
-        at_s = min(times)
         series.hold(cluster.jobs, now_s, at_s)
         now_s = at_s
         cluster.advance(at_s)
@@ -143,7 +143,6 @@ def run(
             result = cycle.run()
             cycles += 1
             wake_s = result.plan.wake_s
-            memory = result.plan.memory
             done = not (result.applied and cluster.moved)
             if starts is not None:
                 coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
@@ -162,8 +161,8 @@ def run(
         cycles,
         time.perf_counter() - began_s,
         time.process_time() - began_cpu_s,
-        promise_kept(memory),
-        promises_by_vc(memory),
+        promise_kept(cycle.memory),
+        promises_by_vc(cycle.memory),
         cluster.lent(),
         None if starts is None else starts.figures(),
         cluster.window_figures(),

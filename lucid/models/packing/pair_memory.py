@@ -47,8 +47,8 @@ class PairMemory:
         jobs = self._seen.get((b, a) if turned else (a, b))
         if not jobs:
             return None
-        one = sum(x for x, _ in jobs.values()) / len(jobs)
-        other = sum(y for _, y in jobs.values()) / len(jobs)
+        one = sum([x for x, _ in jobs.values()]) / len(jobs)
+        other = sum([y for _, y in jobs.values()]) / len(jobs)
         return (other, one) if turned else (one, other)
 
     def observe(self, running: Iterable[Running]) -> bool:
@@ -134,12 +134,10 @@ class WithMemory:
         found = self._otherwise.pair_speed(a, b)
         if not isinstance(found, tuple) or not self._memory.newest:
             return found
-        self._catch_up()
-        own, other = (
-            min(max(speed + self._misses.expected(side.workload), _SLOWEST), 1.0)
-            for speed, side in zip(found, (a, b), strict=True)
-        )
-        return own, other
+        if self._counted != self._memory.noted:
+            self._catch_up()
+        own, other = found[0] + self._misses.expected(a.workload), found[1] + self._misses.expected(b.workload)
+        return min(max(own, _SLOWEST), 1.0), min(max(other, _SLOWEST), 1.0)
 
     def _catch_up(self) -> None:
         """Count the new pairs, with what this predictor expects of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Backfill, FreeGpus, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.times import ROUNDING
+from lucid.core.times import ROUNDING, past
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, spread
 from lucid.orchestrator.capacity.preemption import Claim, Yielding
 from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline
@@ -39,15 +39,20 @@ _UNLIMITED_S = 365 * 86400.0
 """The limit that Slurm's backfill assumes for a job without any time limit."""
 
 
-def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings) -> float:
-    """Seconds for which the job may hold its GPUs: its time limit; without one, so many times its estimate (users ask
-    for more than they need); without an estimate, a year."""
-    if job.time_limit_s is not None:
-        return job.time_limit_s
-    if prediction is None:
-        return _UNLIMITED_S
-    made, least = prediction.duration_s * settings.limit_factor, settings.least_limit_s
-    return made if made > least else least  # for hundreds of jobs a plan
+def limits_s(jobs: Iterable[Job], predictions: Mapping[str, Prediction], settings: BackfillSettings) -> list[float]:
+    """Seconds for which each job may hold its GPUs: its time limit; without one, so many times its estimate (users
+    ask for more than they need); without an estimate, a year."""
+    factor, least = settings.limit_factor, settings.least_limit_s
+    return [  # without a call for each: a plan asks for hundreds of jobs
+        job.time_limit_s
+        if job.time_limit_s is not None
+        else _UNLIMITED_S
+        if job.id not in predictions
+        else made
+        if (made := predictions[job.id].duration_s * factor) > least
+        else least
+        for job in jobs
+    ]
 
 
 class BackfillPolicy(PartitionPolicy):
@@ -195,7 +200,7 @@ class _Plan:
         self.actions: list[Action] = []
 
     def _limit(self, job: Job) -> float:
-        return limit_s(job, self._predictions.get(job.id), self._settings)
+        return limits_s((job,), self._predictions, self._settings)[0]
 
     def start(self) -> None:
         """Decide jobs in order, up to the first behind which no job is small enough for what is free."""
@@ -272,29 +277,29 @@ class _Plan:
 
     def _running_until(self) -> list[End]:
         """When the jobs that hold GPUs by now are to end."""
+        now_s, running = self._now_s, self._partition.running
         if self._ends is None:
-            self._ends = [*map(self._until, self._partition.running)]
-        now_s = self._now_s
+            limits = limits_s([entry.job for entry in running], self._predictions, self._settings)
+            late_s = now_s + ROUNDING
+            self._ends = [
+                (end_s, entry.job, entry.placement)
+                if entry.yields is None and (end_s := entry.start_s + (1.0 if limit < 1.0 else limit)) > late_s
+                else (self._until(entry, limit), entry.job, entry.placement)
+                for entry, limit in zip(running, limits, strict=True)
+            ]
         started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
         return [*self._ends, *started]
 
-    def _until(self, entry: Running) -> End:
-        """The job with the time when it ends by its limit. A job that gives way to the partition's jobs counts as
-        gone as soon as it may be preempted. One that has outlived its limit (a made-up one: Slurm ends jobs at
-        theirs) counts as having twice the limit, and so on."""
-        job, now_s = entry.job, self._now_s
+    def _until(self, entry: Running, limit: float) -> float:
+        """When the job ends by its limit. A job that gives way to the partition's jobs counts as gone as soon as it
+        may be preempted. One that has outlived its limit (a made-up one: Slurm ends jobs at theirs) counts as having
+        twice the limit, and so on."""
         if entry.yields is not None and entry.yields.to_all:
-            return max(entry.yields.from_s, now_s + GOES_S), job, entry.placement
-        limit = job.time_limit_s
-        if limit is None:
-            limit = limit_s(job, self._predictions.get(job.id), self._settings)
-        if limit < 1.0:
-            limit = 1.0
-        end_s = entry.start_s + limit
-        while not end_s > now_s + ROUNDING:
+            return max(entry.yields.from_s, self._now_s + GOES_S)
+        limit = max(limit, 1.0)
+        while not past(entry.start_s + limit, self._now_s):
             limit *= 2
-            end_s = entry.start_s + limit
-        return end_s, job, entry.placement
+        return entry.start_s + limit
 
     def _from_the_front(self, row: WaitingJob) -> None:
         job = row.entry.job

@@ -6,7 +6,7 @@ settings, and the rules that the policy states (``lucid.orchestrator.policy``), 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -125,13 +125,16 @@ class SafetyCheck:
         takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
         Raises: UnsafePlan: the fault is not one of single actions."""
-        for name in plan.partitions.keys() - snapshot.partitions.keys():
-            raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
+        parts, passed = plan.partitions, self._passed
+        for name in parts:
+            if name not in snapshot.partitions:
+                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
+        actions: list[Action] = []
         for name, partition in snapshot.partitions.items():
-            part, passed = plan.partitions.get(name), self._passed.get(name)
-            if passed is not None and passed[0] is partition and passed[1] is part:
+            if name in passed and passed[name][0] is partition and name in parts and passed[name][1] is parts[name]:
                 continue
+            part = parts.get(name)
             others = _Elsewhere(snapshot, plan, partition)
             try:
                 if part is None:
@@ -154,9 +157,10 @@ class SafetyCheck:
                     raise
                 bad[name] = unplanned(partition, snapshot, error)
                 continue
+            actions += part.actions
             if not part.actions and not others.asked:
-                self._passed[name] = (partition, part)
-        return found or _twice(plan)
+                passed[name] = (partition, part)
+        return found or _twice(actions)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
         """The plan without the actions that break a rule, and the fault of each. Their jobs wait. Where more is wrong
@@ -188,10 +192,10 @@ def _without(snapshot: Snapshot, plan: Plan, errors: Mapping[str, UnsafeAction])
     return replace(plan, partitions=parts)
 
 
-def _twice(plan: Plan) -> list[UnsafeAction]:
+def _twice(actions: Sequence[Action]) -> list[UnsafeAction]:
     seen: set[str] = set()
     found: list[UnsafeAction] = []
-    for action in plan.actions:
+    for action in actions if len(actions) > 1 else ():
         if action.job_id in seen:
             found.append(UnsafeAction(f"job {action.job_id}: the plan has two actions for it", action.job_id))
         seen.add(action.job_id)
@@ -267,19 +271,18 @@ def _unsafe_of(
     """The actions that break the first rule that any action of the plan breaks; the rules are those of
     ``check_partition``."""
     decisions = plan.decisions
-    ids = [entry.job.id for entry in partition.pending]
-    if not all(map(decisions.__contains__, ids)):
-        lost = [i for i in ids if i not in decisions and not elsewhere.started(i)]
-        if lost:
-            raise UnsafePlan(f"job {lost[0]}: it is pending in {partition.name!r}, and the plan does not decide it")
-    if len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
+    for waiting in partition.pending:
+        job_id = waiting.job.id
+        if job_id not in decisions and not elsewhere.started(job_id):
+            raise UnsafePlan(f"job {job_id}: it is pending in {partition.name!r}, and the plan does not decide it")
+    if decisions and len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
         acting = {action.job_id for action in plan.actions}
         idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
         kind = kind_of(decisions[idle])
         raise UnsafePlan(f"job {idle}: the plan decides to {kind} it, but has no action for that")
     if not plan.actions:
         return []
-    pending = dict(zip(ids, partition.pending, strict=True))
+    pending = {entry.job.id: entry for entry in partition.pending}
     # nothing is asked about a running job where the plan only starts jobs
     only_starts = all(isinstance(a.decision, Start) and not a.decision.preempts for a in plan.actions)
     running = {} if only_starts else {entry.job.id: entry for entry in partition.running}

@@ -71,44 +71,39 @@ class Holdings:
     ) -> None:
         self._settings, self._predictions, self._now_s = settings, snapshot.predictions, snapshot.now_s
         self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
-        self.on_gpu: dict[tuple[str, int], list[str]] = {}
-        self.jobs: dict[str, Pending | Running] = {}
-        self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
-        self.cpus = {node.name: node.cpus_left for node in partition.nodes}
-        self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
-        if not touched:
-            return
-        for entry in partition.running:
+        self.held: dict[str, list[tuple[str, int]]] = {name: [] for name in self.nodes}
+        """By node, the jobs there, each with the mask of its GPUs."""
+        self.jobs: dict[str, tuple[Pending | Running, Placement]] = {}
+        self.cpus = {name: node.cpus_left for name, node in self.nodes.items()}
+        self.mem = {name: node.mem_left_mib for name, node in self.nodes.items()}
+        for entry in partition.running if self.nodes else ():
             for name, _ in entry.placement:
-                if name in touched:
+                if name in self.nodes:
                     self._put(entry, entry.placement)
                     break
 
     def _put(self, entry: Pending | Running, placement: Placement) -> None:
-        job = entry.job
-        self.jobs[job.id] = entry
-        self.masks[job.id] = tuple(sorted(placement))
+        self.jobs[entry.job.id] = entry, placement
         for name, mask in placement:
-            here = mask.bit_count()
-            self.cpus[name] -= host_share(job.cpus, here, job.gpus)
-            self.mem[name] -= host_share(job.mem_mib, here, job.gpus)
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                self.on_gpu.setdefault((name, bit), []).append(job.id)
+            if name in self.nodes:
+                self.held[name].append((entry.job.id, mask))
+        self._host(entry.job, placement, -1)
 
     def remove(self, entry: Running) -> None:
         """Note that the job no longer holds anything."""
         if entry.job.id not in self.jobs:
             return
         for name, mask in entry.placement:
-            here = mask.bit_count()
-            self.cpus[name] += host_share(entry.job.cpus, here, entry.job.gpus)
-            self.mem[name] += host_share(entry.job.mem_mib, here, entry.job.gpus)
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                self.on_gpu[name, bit].remove(entry.job.id)
+            if name in self.nodes:
+                self.held[name].remove((entry.job.id, mask))
+        self._host(entry.job, entry.placement, 1)
+
+    def _host(self, job: Job, placement: Placement, sign: int) -> None:
+        for name, mask in placement if job.cpus or job.mem_mib else ():
+            if name in self.nodes:
+                here = mask.bit_count()
+                self.cpus[name] += sign * host_share(job.cpus, here, job.gpus)
+                self.mem[name] += sign * host_share(job.mem_mib, here, job.gpus)
 
     def add(
         self,
@@ -143,11 +138,7 @@ class Holdings:
             if mask & ~node.usable:
                 raise UnsafePlan(f"job {job.id}: of GPUs {mask:#b} of node {name!r} one is left out of new starts")
             self._stays_open(job, node)
-            bits = mask
-            while bits:
-                bit = bits & -bits
-                bits ^= bit
-                others.update(self.on_gpu.get((name, bit), ()))
+            others.update([job_id for job_id, theirs in self.held[name] if theirs & mask])
         if beside is None and not others <= set(group):
             held = f"its GPUs are held by {sorted(others)}"
             raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
@@ -174,8 +165,8 @@ class Holdings:
                 f"job {job.id}: it would share its GPUs with {sorted(others)}, and the plan names {beside!r}; "
                 "at most two jobs share a GPU, both on exactly the same GPUs"
             )
-        host = self.jobs[beside]
-        if self.masks[beside] != tuple(sorted(placement)) or host.job.gpus != job.gpus:
+        host, held = self.jobs[beside]
+        if sorted(held) != sorted(placement) or host.job.gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: it and its partner {beside} would hold different GPUs")
         used = [self.nodes[name] for name, _ in placement]
         check_pair(entry, host, used, self._settings.packing, self._predictions)

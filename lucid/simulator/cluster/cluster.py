@@ -50,7 +50,6 @@ class SimulatedCluster:
         self._profiled = profiled
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._ended: list[Ended] = []
-        self._order = {name: at for at, name in enumerate(rooms)}
         self._stale: set[str] = set()
         """Rooms whose shown partition is out of date."""
         for room in rooms.values():
@@ -103,14 +102,12 @@ class SimulatedCluster:
         events = self.jobs.events
         while events and self.jobs.void(events[0]):
             heapq.heappop(events)
-        times = []
-        if events:
-            times.append(events[0][0])
-        if self._to_come:
-            times.append(self._to_come[-1].job.submit_s)
-        if self.jobs.live or self._to_come:
-            times.append(self.jobs.nodes.next_s)
-        return min((at_s for at_s in times if at_s < math.inf), default=None)
+        at_s = events[0][0] if events else math.inf
+        if self._to_come and self._to_come[-1].job.submit_s < at_s:
+            at_s = self._to_come[-1].job.submit_s
+        if (self.jobs.live or self._to_come) and self.jobs.nodes.next_s < at_s:
+            at_s = self.jobs.nodes.next_s
+        return at_s if at_s < math.inf else None
 
     def advance(self, to_s: float) -> None:
         """Let everything up to and including ``to_s`` happen: ends first, then readings, nodes, and arrivals."""
@@ -149,9 +146,8 @@ class SimulatedCluster:
                 for job_id in room.elastic:
                     self._report(self.jobs.live[job_id])
         if self._stale:
-            fresh = {name: self.jobs.rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
+            self._seen = {**self._seen, **{name: self.jobs.rooms[name].show() for name in self._stale}}
             self._stale.clear()
-            self._seen = {**self._seen, **fresh}
         now_s, ended = self.jobs.now_s, tuple(self._ended)
         self._ended = []
         return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))

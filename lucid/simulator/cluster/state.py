@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
 
 from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
@@ -135,16 +134,19 @@ class Room:
         """Note that a job waits or runs here, or that its record is new."""
         job_id = view.job.id
         self._touch(job_id)
-        if isinstance(view, Pending) and job_id not in self.pending:
-            last = next(reversed(self.pending.values()), view)
+        if type(view) is Running:
+            self.running[job_id] = view
+            return
+        assert isinstance(view, Pending)
+        if self.pending and job_id not in self.pending:
+            last = self.pending[next(reversed(self.pending))]
             self._in_order = self._in_order and WAITING_ORDER(last) <= WAITING_ORDER(view)
-        views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
-        views[job_id] = view
+        self.pending[job_id] = view
 
     def drop(self, view: Pending | Running) -> None:
         """Note that a job no longer waits or runs here."""
         self._touch(view.job.id)
-        del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
+        del (self.pending if type(view) is Pending else self.running)[view.job.id]
 
     def changed(self) -> None:
         """Note that the shown partition is out of date."""
@@ -152,10 +154,13 @@ class Room:
         self.stale.add(self.name)
 
     def _touch(self, job_id: str) -> None:
-        self._shown = None
-        self.stale.add(self.name)
+        if self._shown is not None:
+            self.changed()
         if job_id not in self._touched:
-            self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
+            self._touched[job_id] = self._view_of(job_id)
+
+    def _view_of(self, job_id: str) -> Pending | Running | None:
+        return self.pending[job_id] if job_id in self.pending else self.running.get(job_id)
 
     def show(self) -> Partition:
         """The partition that policies see: the same object as before where nothing has changed."""
@@ -176,7 +181,7 @@ class Room:
         new: list[Pending | Running] = []
         gone: list[Pending | Running] = []
         for job_id, was in self._touched.items():
-            view = self.pending.get(job_id) or self.running.get(job_id)
+            view = self._view_of(job_id)
             if view is not was:
                 new += [view] if view else []
                 gone += [was] if was else []

@@ -24,8 +24,7 @@ from lucid.core.snapshot import Partition, Snapshot, opens_s
 from lucid.orchestrator.capacity.placement import consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.backfill import limit_s as limit_of
+from lucid.orchestrator.policies.backfill import BackfillPolicy, limits_s
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.registry import BUILT_IN, ESTIMATES, Estimates, requirements_of
 from lucid.orchestrator.safety.check import SafetyCheck
@@ -132,10 +131,10 @@ def test_age_and_size_weigh_as_in_slurm() -> None:
 def test_the_limit_is_the_users_else_a_multiple_of_the_estimate() -> None:
     rules = BackfillSettings(limit_factor=3.0, least_limit_s=60.0)
     asked, silent = waits("a", time_limit_s=77.0).job, waits("b").job
-    assert limit_of(asked, guess(1000.0), rules) == 77.0
-    assert limit_of(silent, guess(1000.0), rules) == 3000.0
-    assert limit_of(silent, guess(1.0), rules) == 60.0
-    assert limit_of(silent, None, rules) == 365 * 86400.0
+    assert limits_s([asked], {asked.id: guess(1000.0)}, rules) == [77.0]
+    assert limits_s([silent], {silent.id: guess(1000.0)}, rules) == [3000.0]
+    assert limits_s([silent], {silent.id: guess(1.0)}, rules) == [60.0]
+    assert limits_s([silent], {}, rules) == [365 * 86400.0]
 
 
 def test_a_job_past_a_made_up_limit_is_given_twice_as_long() -> None:

@@ -39,9 +39,12 @@ _ALL_BUT_RIGHT = 0.8
 """The gain (``Unranked.gain``) from which on estimates order better than waits do: true durations have 1."""
 
 
-def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -> tuple[Unranked | None, bool]:
+def ranked(
+    partition: Partition, snapshot: Snapshot, settings: PolicySettings, per_node: int
+) -> tuple[Unranked | None, bool]:
     """The comparison by which jobs go in plain order, or ``None``; and if ``None``, whether they go by waited /
-    estimate (``wait_order``). Neither in a pool that lends, for plain Slurm lends nothing."""
+    estimate (``wait_order``). Neither in a pool that lends, for plain Slurm lends nothing. ``per_node``: the GPUs of
+    the largest node; a job of more is large."""
     how = settings.fairness.estimates
     if partition.quotas or how == "always":
         return None, False
@@ -52,18 +55,13 @@ def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -
         return ranks, False
     if ranks.gain >= _ALL_BUT_RIGHT or not settings.reservation.enabled:
         return None, False
-    return None, mostly_large(partition.pending, most_per_node(partition))
-
-
-def most_per_node(partition: Partition) -> int:
-    """The GPUs of the largest node: a job of more is large."""
-    return max((node.gpus for node in partition.nodes), default=0)
+    return None, mostly_large(partition.pending, per_node)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
     """Whether several jobs wait that need over ``least`` GPUs, and make up more than two of three. For a single one
     nodes are kept anyway."""
-    large = sum(entry.job.gpus > least for entry in pending)
+    large = sum([entry.job.gpus > least for entry in pending])
     return large > 1 and 3 * large > 2 * len(pending)
 
 
@@ -97,10 +95,8 @@ def serve_plain(
         return made.wake_s
     for row in queue:
         # why a job has no partner is not told here
-        if row.entry.profile is None or row.id not in held:
-            continue
-        queued = QueuedJob(row.entry, starts.predictions[row.id])
-        if starts.binder.offered_to(row.entry.job):
+        if row.entry.profile is not None and row.id in held and starts.binder.offered_to(row.entry.job):
+            queued = QueuedJob(row.entry, starts.predictions[row.id])
             beside, terms = starts.partner_to_wait_no_more(queued, 0)
             if beside is not None:
                 starts.beside(queued, beside, (*because, *terms))

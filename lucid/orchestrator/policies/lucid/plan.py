@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from lucid.binder.candidates import CalmSince
+from lucid.binder.candidates import CalmSince, calm_since, depends_on_calm
 from lucid.binder.parting import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending
@@ -23,7 +23,7 @@ from lucid.orchestrator.capacity.reservations import PATIENCE_S, KeptNodes, keep
 from lucid.orchestrator.order.queue_order import QueuedJob, QueueOrder, QueueRow
 from lucid.orchestrator.order.starvation_bound import Turn, own_turns, turns
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid.plain import DEPTH, WaitQueue, most_per_node, ranked, serve_plain
+from lucid.orchestrator.policies.lucid.plain import DEPTH, WaitQueue, ranked, serve_plain
 from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow import Kept, Shadow, split
@@ -224,8 +224,8 @@ class LucidMemory(Struct, frozen=True):
 
 def calm_of(memory: object) -> CalmSince | None:
     """Since when a VC is calm, as its last plan left it."""
-    calm = memory.calm if isinstance(memory, LucidMemory) else memory
-    return calm if isinstance(calm, CalmSince) else None
+    calm = memory.calm if type(memory) is LucidMemory else memory
+    return calm if type(calm) is CalmSince else None
 
 
 def promise_kept(memory: Mapping[str, object]) -> Kept | None:
@@ -276,10 +276,15 @@ def plan_vc(
 
     ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
     joins."""
+    parted, calm = books.partings(partition), calm_of(snapshot.memory.get(partition.name))
+    if not partition.pending and shadow is None and not parted:
+        if not depends_on_calm(settings.packing):
+            return PartitionPlan({})
+        return PartitionPlan({}, memory=calm_since(calm, 0, len(partition.running), snapshot.now_s))
     ledger = books.ledgers.ledger_of(partition, snapshot.now_s)
-    starts = Starts(partition, snapshot, settings, predictor, calm_of(snapshot.memory.get(partition.name)), ledger)
+    starts = Starts(partition, snapshot, settings, predictor, calm, ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
-    parted = [one for one in books.partings(partition) if one.entry.job.vc in vcs]
+    parted = [one for one in parted if one.entry.job.vc in vcs]
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
@@ -287,14 +292,13 @@ def plan_vc(
         return _made(
             starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None
         )
-    why, by_wait = ranked(partition, snapshot, settings)
+    why, by_wait = ranked(partition, snapshot, settings, ledger.gpus_per_node)
     if why is not None:
         wake_s = serve_plain(starts, snapshot, books.plain, (why,))
         return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
     if by_wait:
-        least = most_per_node(partition)
-        line = books.by_wait.waiting_jobs(partition, snapshot, due.turns, least)
+        line = books.by_wait.waiting_jobs(partition, snapshot, due.turns, ledger.gpus_per_node)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)

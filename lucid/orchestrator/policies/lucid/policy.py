@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lucid.binder.candidates import calm_since, depends_on_calm
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -21,7 +20,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid.plan import LucidMemory, VcBooks, calm_of, plan_vc
+from lucid.orchestrator.policies.lucid.plan import LucidMemory, VcBooks, plan_vc
 from lucid.orchestrator.policies.shadow import PoolShadows, Seen, Shadow, advance, joined
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules, with_boots
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
@@ -249,13 +248,8 @@ class LucidPolicy(PartitionPolicy):
                 snapshot.arrivals,
                 self._books[partition.name].ledgers.ledger_of,
             )
-        books, packing = self._books[partition.name], self._settings.packing
-        if not partition.pending and self._plain is None and not books.partings(partition):
-            if not depends_on_calm(packing):
-                return PartitionPlan({})
-            calm = calm_of(snapshot.memory.get(partition.name))
-            return PartitionPlan({}, memory=calm_since(calm, 0, len(partition.running), now_s))
         shadow, by_vc = self._shadow(partition, snapshot)
+        books = self._books[partition.name]
         return plan_vc(partition, snapshot, self._settings, self._predictor, books, shadow, by_vc)
 
 
@@ -289,12 +283,17 @@ class _RoomAtHome:
         self._settings = settings
         self._ledgers: dict[str, Ledger] = {}
         self._quotas: dict[str, Quotas] = {}
+        self._full: set[str] = set()
+        """VCs that have no home, or in whose home a job waits."""
 
     def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom | None:
         """The comparison for a job that has room, which counts as started from then on; ``None`` where there is no
         room. ``to_spare``: a quarter of the GPUs must stay idle, and as many as a node has."""
+        if job.vc in self._full:
+            return None
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
+            self._full.add(job.vc)
             return None
         ledger = self._ledgers.get(home.name)
         if ledger is None:
