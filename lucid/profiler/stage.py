@@ -138,7 +138,11 @@ def plan_profiling(
                 continue
             if pending.since_s + settings.max_wait_s < wake_s:
                 wake_s = pending.since_s + settings.max_wait_s
-            node = None if blocker is not None else ledger.tightest(job.gpus, partial(ledger.host_fits, job=job, gpus_here=job.gpus))
+            node = (
+                None
+                if blocker is not None
+                else ledger.tightest(job.gpus, partial(ledger.host_fits, job=job, gpus_here=job.gpus))
+            )
             why: tuple[Reason, ...] = (taken,) if node is None and is_taken else ()
             if (
                 not why
