@@ -312,7 +312,7 @@ def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
 _PARENT = """
 from datetime import timedelta
 import lucid.daemon.learning.child as child
-child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
+child.os.nice = lambda _: open({path!r}, "w").write(str(__import__("os").getpid()))
 child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
 """
 
