@@ -74,6 +74,7 @@ class People:
                 for number, user, cancelled_s in self._cancels:
                     if (number, user) == (job, order.user) and cancelled_s >= asked_s:
                         task.cancelled_s = cancelled_s
+        self._then(order, job)
 
     def saw(self, job: str, token: str) -> None:
         """Slurm shows that the number belongs to this order, or to a task of it."""
@@ -120,7 +121,6 @@ class People:
         said = done.stdout.strip().partition(";")[0]
         if done.returncode == 0 and said.isdigit():
             self.accept(order.token, said, time.time())
-            self._then(order, said)
         elif "nable to contact" in done.stderr or "timed out" in done.stderr or done.returncode == 124:
             self.unsaid.add(order.token)
         else:
