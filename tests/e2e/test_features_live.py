@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,8 @@ def test_doctor_finds_gpus_that_cost_nothing_and_slots_are_billed_as_gpus(box: B
 
     try:
         configured("ExclusiveUser=YES TRESBillingWeights=GRES/gpu=2")
-        box.wait("it is in force", lambda: "ExclusiveUser=YES" in box.run("scontrol", "show", "part", "vc-a").stdout)
+        shown = re.compile("ExclusiveUser=YES|Exclusive=USER")  # the second is 26.05's
+        box.wait("it is in force", lambda: bool(shown.search(box.run("scontrol", "show", "part", "vc-a").stdout)))
         said = lucidd.ctl("doctor")
         assert "each node is one user's at a time" in said
         assert "bills a job in slots nothing" in said
