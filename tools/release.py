@@ -40,7 +40,7 @@ def obstacles(root: Path, version: str) -> list[str]:
 
 def checksums(folder: Path) -> str:
     """As ``sha256sum --check`` reads them."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != "SHA256SUMS")
+    files = sorted(path for path in folder.glob("[!.]*") if path.is_file() and path.name != "SHA256SUMS")
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
 
