@@ -79,12 +79,11 @@ class Binder:
         """The running jobs that a job may join."""
         if job.gpus not in self._asked:
             self._offer_all(job.gpus)
-        return self._open[job.gpus, job.user if self._settings.same_user_only else ""]
+        return self._open[self._kind(job)]
 
     def offered_to(self, job: Job) -> bool:
         """Whether any running job with as many GPUs may be joined."""
-        found = self._candidates(job)
-        return bool(found.lasting or found.ending)
+        return len(self._candidates(job)) > 0
 
     def _offer_all(self, gpus: int) -> None:
         """Offer the running jobs of so many GPUs."""
@@ -128,7 +127,10 @@ class Binder:
         )
         self._number += 1
         lasts = reached(remaining_s, self._settings.least_partner_remaining_s)
-        self._open[job.gpus, job.user if self._settings.same_user_only else ""].add(candidate, lasts)
+        self._open[self._kind(job)].add(candidate, lasts)
+
+    def _kind(self, job: Job) -> tuple[int, str]:
+        return job.gpus, job.user if self._settings.same_user_only else ""
 
     def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
         """The comparison that says whether a job that starts alone on so many nodes starts in slots. It does if
@@ -179,7 +181,7 @@ class Binder:
         would otherwise wait."""
         assert entry.profile is not None
         candidates, self.too_slow = self._candidates(entry.job), False
-        if not (candidates.lasting or candidates.ending):
+        if not candidates:
             return None, self._no_candidates(entry.job)
         floor = self._settings.least_pair_speed if floor is None else floor
         duration_s = self._predictions[entry.job.id].duration_s if waits else 0.0

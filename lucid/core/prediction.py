@@ -113,7 +113,7 @@ class Prediction(Struct, frozen=True):
         Inside the estimate this is the rest of it. A job that has outlived its estimate is expected to go on for as
         long again as it has run (durations are heavy-tailed: for a Pareto tail with index 2 the mean residual life
         equals the age)."""
-        return max(self.duration_s - ran_s, ran_s if reached(ran_s, self.duration_s) else 0.0)
+        return max(self.duration_s - ran_s, ran_s if self.outlived(ran_s) else 0.0)
 
     def outlived(self, ran_s: float) -> bool:
         """Whether a job that ran this long has reached its estimate."""

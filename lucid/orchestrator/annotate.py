@@ -26,6 +26,11 @@ class _Said:
     given: Prediction
     naive: Prediction | None
 
+    @property
+    def seconds(self) -> tuple[float, float | None]:
+        """The given and the naive duration, s."""
+        return self.given.duration_s, None if self.naive is None else self.naive.duration_s
+
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
@@ -70,12 +75,7 @@ class Annotator:
             known, now_s = self._said, snapshot.now_s
             self._trust.check(
                 [
-                    (
-                        entry.job.vc,
-                        (said := known[entry.job.id]).given.duration_s,
-                        None if said.naive is None else said.naive.duration_s,
-                        entry.ran_s + entry.elapsed_s(now_s),
-                    )
+                    (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
                     for part in snapshot.partitions.values()
                     for entry in part.running
                 ]
@@ -106,8 +106,7 @@ class Annotator:
             self._predictions.pop(ended.job.id, None)
             said = self._said.pop(ended.job.id, None)
             if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
-                naive_s = None if said.naive is None else said.naive.duration_s
-                self._trust.ended(ended.job.vc, said.given.duration_s, naive_s, ended.ran_s)
+                self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s)
 
     def _follow(self, snapshot: Snapshot) -> None:
         partitions, looked_at = snapshot.partitions, self._partitions

@@ -280,11 +280,8 @@ class _Plan:
         now_s, running = self._now_s, self._partition.running
         if self._ends is None:
             limits = limits_s([entry.job for entry in running], self._predictions, self._settings)
-            late_s = now_s + ROUNDING
             self._ends = [
-                (end_s, entry.job, entry.placement)
-                if entry.yields is None and (end_s := entry.start_s + (1.0 if limit < 1.0 else limit)) > late_s
-                else (self._until(entry, limit), entry.job, entry.placement)
+                (self._until(entry, limit), entry.job, entry.placement)
                 for entry, limit in zip(running, limits, strict=True)
             ]
         started = [(now_s + max(self._limit(job), 1.0), job, placement) for job, placement in self._started]
