@@ -58,7 +58,7 @@ def read_profiles(path: Path) -> list[Usage]:
     """Every configuration of a profiles file, in its order.
 
     Raises:
-        TraceError: the file cannot be read, a column is absent, a value is no number or out of range, or a
+        TraceError: the file cannot be read, a column is absent, a value is not a number or is out of range, or a
             configuration is in the table twice."""
     usages: list[Usage] = []
     known: dict[str, int] = {}

@@ -365,7 +365,7 @@ def test_L30_a_guest_of_much_higher_value_than_its_partner_may_be_refused(estima
 def test_a_pair_seen_at_less_than_half_speed_is_parted(
     speed: float, parted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a summary of the sampler to what Slurm is told."""
+    """A sampler's summary decides what lucidd asks of Slurm."""
     site = Site(tmp_path)
     for job in ("1", "2"):
         site.submit(job, 2, run_s=9000.0)

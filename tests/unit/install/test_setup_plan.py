@@ -457,7 +457,7 @@ def test_vcs_over_common_nodes_are_left_to_an_administrator(tmp_path: Path) -> N
 
 
 def test_the_pool_is_told_of_made_and_ended(tmp_path: Path) -> None:
-    """Whoever has said something about lending already is told nothing."""
+    """A site that has already decided about lending gets no hint."""
     could = lending(tmp_path, "")
     assert could == Lending(notes=could.notes), "nothing but a note"
     assert "vc-a, vc-b, vc-c could lend each other idle GPUs: --lending borrow" in could.notes[0]

@@ -391,7 +391,7 @@ def test_numbers_that_cannot_be_are_not_believed(said: dict[str, object]) -> Non
 
 
 def test_a_file_counts_under_its_own_name_and_its_owners_only(box: Box) -> None:
-    """A copy or a second link is no second member; a file named for another user is none at all."""
+    """A copy or a second link does not count as a member, nor does a file with the name of another user."""
     (group,) = joined(box)
     name = group._me.name
     with keeps(box.folder, name_of(number=1), pack(name, state())), keeps(

@@ -111,7 +111,7 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     site.turns(10.0)
     assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
     assert site.slurm.records["2"].state == "COMPLETED"
-    assert site.prediction("2")["duration_terms"]["terms"], "what it was decided by is told after its end, too"
+    assert site.prediction("2")["duration_terms"]["terms"], "after its end, too, explain shows by what it was decided"
     site.library.suspend("duration", "its error drifted")
     site.turns(10.0)
     suspended = {"version": "history means", "why": "v1 is suspended: its error drifted", "trouble": False}

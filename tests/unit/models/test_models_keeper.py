@@ -298,7 +298,7 @@ def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
     later = np.array(counts[1300:])
     assert figures["mae_jobs"] < np.abs(later - np.median(later)).mean()
     assert "no bin starts at or after" in str(error(*words, "2030-01-01"))
-    # a date with a zone is no reason to fall over bins without one
+    # a date with a zone does not fail on bins without one
     assert "no bin starts" in str(error(*words, "2030-01-01T00:00:00+02:00"))
 
 
