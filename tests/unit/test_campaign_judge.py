@@ -29,8 +29,6 @@ LOST_NODE = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
 NO_BOOT = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
 AWAY = Broken("slurmctld-restart", 105.0, 120.0)
 NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
-
-
 ORDERED = ("restarts", "gives_way", "may_be_refused", "release_after_s")
 
 

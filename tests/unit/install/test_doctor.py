@@ -145,6 +145,7 @@ CONFIG = [
     ({"MCSPlugin": "mcs/user", "MCSParameters": "enforced,select"}, "bad", "mcs/user"),
     ({"MCSPlugin": "mcs/user", "MCSParameters": "ondemand,noselect"}, "", ""),
     ({"BurstBufferType": "burst_buffer/lua"}, "warn", "burst buffer"),
+    ({"JobContainerType": "job_container/tmpfs"}, "warn", "job_container/tmpfs"),
     ({"AccountingStorageTRES": "cpu,gres/gpu,gres/gpu:a100,gres/shard"}, "warn", "gres/gpu:a100"),
     ({"PriorityWeightAssoc": "10"}, "warn", "PriorityWeightAssoc"),
 ]
