@@ -145,7 +145,6 @@ CONFIG = [
     ({"MCSPlugin": "mcs/user", "MCSParameters": "enforced,select"}, "bad", "mcs/user"),
     ({"MCSPlugin": "mcs/user", "MCSParameters": "ondemand,noselect"}, "", ""),
     ({"BurstBufferType": "burst_buffer/lua"}, "warn", "burst buffer"),
-    ({"JobContainerType": "job_container/tmpfs"}, "warn", "job_container/tmpfs"),
     ({"AccountingStorageTRES": "cpu,gres/gpu,gres/gpu:a100,gres/shard"}, "warn", "gres/gpu:a100"),
     ({"PriorityWeightAssoc": "10"}, "warn", "PriorityWeightAssoc"),
 ]
@@ -158,6 +157,13 @@ def test_a_setting_that_is_wrong_is_found(site: Site, wrong: dict[str, str], lev
     findings = found(replace(site, config={**site.config, **wrong}))
     assert [item.level for item in findings if words in item.what] == [level] * bool(level)
     assert len(findings) <= 1 or wrong.keys() & {"JobSubmitPlugins"}
+
+
+def test_jobs_with_a_shm_of_their_own_are_found_by_either_name_of_the_setting(site: Site) -> None:
+    assert site.config is not None
+    (name,) = site.config.keys() & {"JobContainerType", "NamespaceType"}
+    (finding,) = found(replace(site, config={**site.config, name: "namespace/tmpfs"}))
+    assert (finding.level, "namespace/tmpfs: where a job has a /dev/shm" in finding.what) == ("warn", True)
 
 
 @pytest.mark.parametrize(
