@@ -106,6 +106,7 @@ class Scene:
             profiling=rules.profiling,
             overheads=OverheadSettings(),
             interleaving=Interleaving() if Capability.INTERLEAVE in policy.needs else None,
+            agents=Capability.ADAPT in policy.needs,
         )
 
 

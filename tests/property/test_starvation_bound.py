@@ -16,7 +16,7 @@ from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reasons.queue import Borrows, PlainOrder
+from lucid.core.reasons.queue import Borrows
 from lucid.core.snapshot import Snapshot
 from lucid.models.history import naive_for
 from lucid.orchestrator.capacity.reservations import PATIENCE_S
@@ -24,29 +24,38 @@ from lucid.orchestrator.policies import shadow as plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.plan import LucidMemory, promises_by_vc
 from lucid.orchestrator.policies.shadow import Seen, Shadow, advance
+from lucid.orchestrator.policy import rules_of
 from lucid.simulator.traces.record import Trace, TraceJob
+from safety_rules import judge
 from scenes.jobs import HEAVY, LIGHT, a_job, nodes, waits
-from scenes.plans import FixedPredictor, part, settings, snap
+from scenes.plans import FixedPredictor, part, policy, settings, snap
 from scenes.replays import Tape, a_trace, replay
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 
 
-def some_stream(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
-    """Two to four nodes, more work than they can do for a while, whole seconds."""
+def some_stream(rng: random.Random, vcs: str = "v") -> tuple[Trace, dict[str, tuple[Node, ...]]]:
+    """A few nodes for each VC, more work than they can do for a while, whole seconds."""
     size = rng.choice([1, 2, 4])
-    machines = nodes(rng.randint(2, 4), size)
+    layout = {vc: nodes(rng.randint(1, 3) + (len(vcs) == 1), size, vc) for vc in vcs}
     items, submit_s = [], 0.0
     for number in range(rng.randint(5, 25)):
         submit_s += rng.choice([0, 0, 5, 20, 60])
-        gpus = min(rng.choice([1, 1, 1, 2, size, size * 2]), size * len(machines))
+        vc = rng.choice([*layout, vcs[0]])
+        gpus = min(rng.choice([1, 1, 1, 2, size, size * 2]), size * len(layout[vc]))
+        profile = rng.choice([None, LIGHT, LIGHT, HEAVY])
         length_s = float(rng.choice([10, 50, 100, 300, 900]))
-        items.append(TraceJob(a_job(f"j{number}", gpus, submit_s, rank=number), length_s))
-    return a_trace(*items), {"vc": machines}
+        items.append(TraceJob(a_job(f"j{number}", gpus, submit_s, vc, rank=number), length_s, profile=profile))
+    return a_trace(*items), layout
+
+
+def some_pool(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
+    """Two or three VCs."""
+    return some_stream(rng, rng.choice(["ab", "abc"]))
 
 
 def shadow_of(memory: Mapping[str, object]) -> Shadow | None:
-    found = memory.get("vc")
+    found = memory.get("v")
     return found.shadow if isinstance(found, LucidMemory) else None
 
 
@@ -64,7 +73,7 @@ def test_where_reality_is_plain_order_the_shadow_is_reality_however_wrong_estima
     plain, shadow = BackfillPolicy(BackfillSettings(**limits)), None
     starts: dict[str, float] = {}
     for snapshot, _, _ in tape.cycles:
-        shadow = advance(shadow, snapshot.partitions["vc"], (), snapshot, plain, 1e6)
+        shadow = advance(shadow, snapshot.partitions["v"], (), snapshot, plain, 1e6)
         starts.update({job: entry.start_s for job, entry in shadow.running.items()})
     assert starts == {job: outcomes[job].start_s for job in starts}
     assert len(starts) == len(outcomes)
@@ -97,8 +106,8 @@ def test_what_a_shadow_is_made_of_is_kept_and_changes_nothing(rng: random.Random
     for snapshot, _, _ in tape.cycles:
         profiling = snapshot.profiling
         newcomers = () if profiling is None else (*profiling.pending, *profiling.running)
-        shadow = advance(shadow, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0, kept)
-        anew = advance(anew, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0)
+        shadow = advance(shadow, snapshot.partitions["v"], newcomers, snapshot, plain, 400.0, kept)
+        anew = advance(anew, snapshot.partitions["v"], newcomers, snapshot, plain, 400.0)
         assert shadow == anew
 
 
@@ -130,7 +139,7 @@ def check_nobody_passes(tape: Tape) -> int:
                 if theirs_s is not None and goes_before(snapshot, action.job_id, theirs_s, holder, after):
                     continue
                 waited_s = plan.now_s - next(
-                    e.job.submit_s for e in snapshot.partitions["vc"].pending if e.job.id == holder
+                    e.job.submit_s for e in snapshot.partitions["v"].pending if e.job.id == holder
                 )
                 surely_s = snapshot.predictions[action.job_id].duration_s * max(waited_s / PATIENCE_S, 1.0)
                 assert plan.now_s + surely_s <= fence.until_s + 1e-6, f"{action.job_id} passes {holder}"
@@ -138,7 +147,7 @@ def check_nobody_passes(tape: Tape) -> int:
 
 
 def goes_before(snapshot: Snapshot, job: str, plain_s: float, holder: str, shadow: Shadow) -> bool:
-    entries = {e.job.id: e.job for e in snapshot.partitions["vc"].pending}
+    entries = {e.job.id: e.job for e in snapshot.partitions["v"].pending}
     a, b = entries[job], entries[holder]
     return (plain_s, a.submit_s, a.rank) < (shadow.starts_s[holder], b.submit_s, b.rank)
 
@@ -273,68 +282,32 @@ def test_the_same_on_more_and_longer_traces() -> None:
 # -- quotas in random pools -----------------------------------------------------------------------------------------
 
 
-def some_pool(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
-    """Two or three VCs of one to three nodes, more work than they can do for a while."""
-    size = rng.choice([1, 2, 4])
-    layout = {vc: nodes(rng.randint(1, 3), size, vc) for vc in ("a", "b", "c")[: rng.randint(2, 3)]}
-    items, submit_s = [], 0.0
-    for number in range(rng.randint(5, 30)):
-        submit_s += rng.choice([0, 0, 5, 20, 60])
-        vc = rng.choice([*layout, "a"])
-        gpus = min(rng.choice([1, 1, 2, size, size * 2]), size * len(layout[vc]))
-        profile = rng.choice([None, LIGHT, LIGHT, HEAVY])
-        length_s = float(rng.choice([10, 50, 100, 300, 900]))
-        items.append(TraceJob(a_job(f"j{number}", gpus, submit_s, vc, rank=number), length_s, profile=profile))
-    return a_trace(*items), layout
-
-
-def check_quotas_kept(tape: Tape, borrows: bool) -> Counter[str]:
-    """The test's own books: how did jobs start that took GPUs of the pool?"""
-    seen: Counter[str] = Counter()
+def judged(name: str, tape: Tape, **sections: Any) -> Counter[str]:
+    """Every cycle, held to what no plan may do. How often did jobs do what?"""
+    tally, made = Counter[str](), settings(**sections)
     for snapshot, plan, _ in tape.cycles:
-        pool = snapshot.partitions["pool"]
-        leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue)}
-        held: Counter[str] = Counter()
-        there = set()
-        for entry in pool.running:
-            if entry.job.id not in leaving and entry.placement not in there:
-                there.add(entry.placement)
-                held[entry.job.vc] += placement_gpus(entry.placement)
-        jobs = {entry.job.id: entry.job for entry in pool.pending}
-        for action in plan.partitions["pool"].actions:
-            start = action.decision
-            if not isinstance(start, Start) or start.beside is not None:
-                continue
-            job = jobs[action.job_id]
-            held[job.vc] += job.gpus
-            if held[job.vc] <= pool.quotas[job.vc]:
-                seen["within"] += 1
-            elif any(isinstance(item, PlainOrder) and item for item in start.reasons):
-                seen["in turn"] += 1
-            else:
-                assert borrows, job
-                assert job.gpus <= pool.quotas[job.vc]
-                seen["borrows"] += 1
-    return seen
+        judge(snapshot, plan, rules_of(policy(name)), made, tally)
+    return tally
 
 
 def test_only_who_may_borrow_and_jobs_in_turn_go_beyond_a_quota() -> None:
-    seen: Counter[str] = Counter()
+    beyond: Counter[str] = Counter()
     for seed in range(examples(60, 40)):
         rng = random.Random(seed)
         trace, layout = some_pool(rng)
-        mode = rng.choice(["quota", "borrow"])
-        profiling = {"enabled": rng.random() < 0.3}
-        machines = nodes(1, 4, "p") if profiling["enabled"] else ()
+        mode, machines = rng.choice(["quota", "borrow"]), rng.choice([(), (), nodes(1, 4, "p")])
+        rules: dict[str, Any] = {
+            "lending": {"mode": mode},
+            "profiling": {"enabled": bool(machines)},
+            "fairness": {"beyond_plain_s": rng.choice([None, 60.0, 400.0])},
+        }
         outcomes, tape = replay(
-            "lucid", trace, layout, predictor=wrong(rng, trace), lending={"mode": mode}, profiling=profiling,
-            fairness={"beyond_plain_s": rng.choice([None, 60.0, 400.0])}, profiling_nodes=machines,
-        )  # fmt: skip
-        seen += check_quotas_kept(tape, mode == "borrow")
+            "lucid", trace, layout, predictor=wrong(rng, trace), profiling_nodes=machines, **rules
+        )
+        beyond[mode] += judged("lucid", tape, **rules)["beyond"]
         assert all(outcome.end_s > 0 for outcome in outcomes.values())
-    assert seen["within"] > 100
-    assert seen["borrows"] > 20
-    assert seen["in turn"] > 5
+    assert beyond["borrow"] > 20
+    assert beyond["quota"] > 5, "in their turn"
 
 
 @tried(25)
@@ -366,8 +339,9 @@ def test_nobody_borrows_what_a_job_within_its_quota_waits_for(rng: random.Random
 @tried(8)
 def test_other_policies_never_go_beyond_a_quota(name: str, rng: random.Random) -> None:
     trace, layout = some_pool(rng)
-    outcomes, tape = replay(name, trace, layout, predictor=wrong(rng, trace), lending={"mode": "borrow"})
-    assert set(check_quotas_kept(tape, borrows=False)) <= {"within"}
+    rules = {"lending": {"mode": "borrow"}}
+    outcomes, tape = replay(name, trace, layout, predictor=wrong(rng, trace), **rules)
+    assert not judged(name, tape, **rules)["beyond"]
     assert all(outcome.end_s > 0 for outcome in outcomes.values())
 
 

@@ -21,10 +21,9 @@ from msgspec import Struct, structs
 from test_elastic_jobs import NAMES, SECTIONS
 from test_elastic_jobs import some_job as some_elastic_job
 from test_elastic_jobs import some_nodes as some_elastic_nodes
-from test_safety import VARIANTS, Scene, some_scene
+from test_safety import VARIANTS, Scene, some_scene, with_stages
 from test_starvation_bound import some_pool, wrong
 
-from applications import INIT, learning
 from examples import examples, tried
 from lucid.accounting.values import ENDED, NOT_ENDED
 from lucid.config.policy import PolicySettings
@@ -44,8 +43,8 @@ from lucid.core.job import (
 )
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus
-from lucid.core.ports import Applied, Capability, Predictor
-from lucid.core.prediction import Prediction, StageTimes
+from lucid.core.ports import Applied, Predictor
+from lucid.core.prediction import Prediction
 from lucid.core.reason import REASONS, Reason, reason_to_dict
 from lucid.core.reasons.queue import Unranked
 from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
@@ -54,10 +53,8 @@ from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.registry import BUILT_IN, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.simulator.cluster.application import Application
-from lucid.simulator.cluster.truth import Interleaving, OraclePredictor
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.layout import NodeShape
-from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace, TraceJob
@@ -65,7 +62,7 @@ from lucid.store.plan_records import plan_bytes, read_record, record_bytes, repl
 from lucid.store.port import JobNote, note_of
 from lucid.store.values import value_from_json, value_to_json
 from lucid.store.view import view_from, view_to_dict
-from scenes.jobs import HEAVY, LIGHT, VC, a_job, by, elastic, nodes
+from scenes.jobs import VC, elastic, nodes
 from scenes.plans import FixedPredictor
 from scenes.plans import settings as rules
 from scenes.replays import Tape, a_cluster, a_trace, replay
@@ -373,33 +370,12 @@ def test_round_trip(trace: Trace) -> None:
 
 # -- a plan is made again from its record alone, byte for byte: every policy, every cycle ---------------------------
 
-ROUND_S = 100.0
 RULES: dict[str, dict[str, Any]] = {
+    **SECTIONS,
     "profiling": {"t_prof_s": 60.0},
-    "pollux": {"interval_s": ROUND_S, "population": 8, "generations": 4},
-    "optimus": {"interval_s": ROUND_S},
     "tiresias": {"threshold_gpu_s": 200.0},
 }
 MOST_CYCLES = 25
-
-
-def some_jobs(rng: random.Random, policy: str, app: Application) -> list[TraceJob]:
-    kind = "elastic" if policy.startswith(("pollux", "optimus", "elastic")) else "rigid"
-    return [_job(rng, i, "staged" if policy.startswith("muri") else kind, app) for i in range(rng.randint(3, 12))]
-
-
-def _job(rng: random.Random, number: int, kind: str, app: Application) -> TraceJob:
-    name, at_s, user = f"j{number}", float(rng.randint(0, 500)), rng.choice("ab")
-    if kind == "elastic":
-        truth = learning(app, rng.choice([INIT, 256]))
-        limits = Elastic(rng.randint(1, 8), 1, truth.batch, INIT, 1024, 16, 128, epochs=4.0)
-        return TraceJob(a_job(name, 1, at_s, elastic=limits, user=user), 1000.0, learning=truth)
-    profile = rng.choice([LIGHT, HEAVY, LIGHT, None])
-    made = by(name, rng.choice([1, 1, 2, 4, 8]), rng.uniform(20.0, 900.0), at_s, profile=profile, user=user)
-    if kind == "rigid":
-        return made
-    times = tuple(rng.uniform(0.1, 5.0) for _ in range(4))
-    return TraceJob(made.job, made.duration_s, stages=StageTimes(times, sum(times), 5.0))
 
 
 class Again:
@@ -419,23 +395,17 @@ class Again:
         self.kept += sum(found.contexts[i].snapshot.now_s != plan.now_s for i in found.context.values())
 
 
-def cycles(policy: str, rng: random.Random, app: Application, path: Path, **sections: Any) -> Again:
-    trace = a_trace(*some_jobs(rng, policy, app))
-    scenario = Scenario(trace, {VC: 2}, NodeShape(4))
-    predictor = scenario.predictor_for(policy)
-    made = rules(**{**RULES, **{name: {**RULES.get(name, {}), **part} for name, part in sections.items()}})
+def cycles(policy: str, rng: random.Random, app: Application, path: Path, **profiling: Any) -> Again:
+    scene = replace(some_scene(rng), profiling_nodes=nodes(1, 4, "p"))
+    if policy.startswith(("pollux", "optimus", "elastic")):
+        jobs = a_trace(*(some_elastic_job(rng, i, app, 4) for i in range(rng.randint(3, 12))))
+        scene = Scene({VC: nodes(2, 4)}, (), crowded=False, oracle=True, trace=jobs)
+    elif policy.startswith("muri"):
+        scene = replace(scene, trace=with_stages(scene.trace))
+    predictor, made = scene.predictor(), rules(**{**RULES, "profiling": {**RULES["profiling"], **profiling}})
     watched = PolicyHost(lambda heard: make_policy(policy, made, heard), predictor)
     again = Again(watched, made, path)
-    cluster = a_cluster(
-        trace,
-        {VC: nodes(2, 4)},
-        profiling_nodes=nodes(1, 4, "p") if Capability.PROFILE in watched.needs else (),
-        profiled=watched.profiled,
-        profiling=made.profiling,
-        interleaving=Interleaving() if scenario.staged else None,
-        agents=Capability.ADAPT in watched.needs,
-    )
-    run(cluster, watched, predictor, again, forecaster=ArrivalForecaster(), settings=made)
+    run(scene.cluster(watched, made), watched, predictor, again, forecaster=ArrivalForecaster(), settings=made)
     return again
 
 
@@ -446,12 +416,7 @@ def test_every_cycle_of_every_policy_can_be_planned_again(policy: str, app: Appl
         assert cycles(policy, random.Random(seed), app, tmp_path / "r").cycles > 0
 
 
-def test_what_looks_ahead_can_be_planned_again(app: Application, tmp_path: Path) -> None:
-    for seed in range(2):
-        again = cycles("lucid", random.Random(seed), app, tmp_path / "r", profiling={"time_aware": True})
-        assert again.cycles > 0
-
-
-def test_kept_plans_are_among_them(app: Application, tmp_path: Path) -> None:
+def test_what_looks_ahead_and_plans_that_are_kept_can_be_planned_again(app: Application, tmp_path: Path) -> None:
     """Of a partition that was not planned anew there is what it was planned from, earlier."""
-    assert any(cycles("lucid", random.Random(i), app, tmp_path / "r").kept for i in range(6))
+    made = [cycles("lucid", random.Random(seed), app, tmp_path / "r", time_aware=seed < 2) for seed in range(6)]
+    assert any(again.kept for again in made)

@@ -160,7 +160,9 @@ def restarts(words: str, job: str, rule: str, **facts: Any) -> Any:
     return row(words, {job: PART if job == "a" else STOP}, room, profiling={"restarts": rule})
 
 
-PROFILING = part(nodes(1, 4, "p"), (), [runs("old", "p1:0", stage=Stage.PROFILE)], profiling=True)
+PROFILING = part(
+    nodes(1, 4, "p"), (), [runs("old", "p1:0", stage=Stage.PROFILE), runs("on", "p1:1")], profiling=True
+)
 OVER = "policy.profiling.restarts"
 ROWS = [
     row("", {}),
@@ -201,6 +203,10 @@ ROWS = [
     row("p9: it asked for 2 nodes, and would get 1", {"p9": start("n1:1-2")}),
     row("", {"p9": start("n1:3 n2:3")}),
     row("r1: the plan parts it from another, and it is alone", {"r1": PART}),
+    row("", {"old": END}, PROFILING),
+    row("", {"old": KEEP}, PROFILING, profiling={"restarts": "never"}),
+    row("on: the plan cannot release it", {"on": END}, PROFILING),
+    row("on: the plan cannot keep it", {"on": KEEP}, PROFILING, profiling={"restarts": "never"}),
     # what is overcommitted stops nobody who asks for none of it
     row("", {"p": start("n1:1")}, part(nodes(1, 4, cpus=4), [waits("p")], [runs("r", "n1:0", job={"cpus": 6})])),
     # elastic jobs
@@ -273,6 +279,8 @@ ROWS = [
     row("are not of the same user", BESIDE, guest(user="eve"), **ONE_USER),
     row("", BESIDE, with_slots(guest(user="eve"), 2), packing={"same_user_only": False}),
     row("a GPU of 'n1' has one slot", BESIDE, with_slots(guest(), 1)),
+    row("guest: it would share its GPUs with", {"host": start("n1:0"), "guest": start("n1:0", "host")},
+        part(nodes(1, 1), [waits(name, profile=LIGHT) for name in ("host", "guest")], [runs("there", "n1:0")])),
     # who is stopped
     restarts(OVER, "r", "never", restart_asked=True),
     restarts(OVER, "r", "asked"),
@@ -332,18 +340,6 @@ def test_a_plan_is_refused_by_job_and_rule_if_and_only_if_it_breaks_one(
             SafetyCheck(rules, settings(**sections))(seen, plan)
 
 
-# -- in whole, and of more than one partition ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("decision", [END, KEEP], ids=["release", "keep"])
-def test_only_jobs_in_their_profiling_run_are_released_or_kept(decision: Decision) -> None:
-    for stage in Stage:
-        room = part(nodes(1), (), [runs("r", "n1:0", stage=stage)], profiling=True)
-        rule = "never" if decision is KEEP else "allowed"
-        allowed = done(snap(0.0, room), {VC: {"r": decision}}, profiling={"restarts": rule})
-        assert bool(allowed) is (stage is Stage.PROFILE)
-
-
 # -- plans that are more wrong than one of their actions ------------------------------------------------------------
 
 
@@ -374,9 +370,6 @@ def test_a_plan_whose_decisions_and_actions_do_not_match_its_partitions_is_refus
 ) -> None:
     with pytest.raises(UnsafePlan, match=words):
         SafetyCheck(ANYTHING, settings())(snap(0.0, ROOM), Plan(0.0, plans))
-
-
-def test_a_partition_in_which_nobody_waits_may_be_left_out() -> None:
     SafetyCheck(ANYTHING, settings())(snap(0.0, replace(ROOM, pending=())), Plan(0.0, {}))
 
 
@@ -387,15 +380,6 @@ def test_a_job_is_started_in_one_partition_and_only_by_the_plan_of_profiling_in_
     with pytest.raises(UnsafePlan, match="job p1: the plan has two actions"):
         SafetyCheck(ANYTHING, settings())(snap(0.0, ROOM, there), Plan(0.0, both))
     assert done(snap(0.0, part(nodes(1)), there), {VC: {"p1": start("n1:0")}}) == {}
-
-
-def test_a_guest_goes_with_its_unsafe_host() -> None:
-    room = part(nodes(1, 1), [waits(name, profile=LIGHT) for name in ("host", "guest")], [runs("there", "n1:0")])
-    seen = snap(0.0, room)
-    told: Told = {"host": start("n1:0"), "guest": start("n1:0", "host")}
-    left, unsafe = SafetyCheck(ANYTHING, settings()).safe_part(seen, Says({VC: told}, ANYTHING).plan(seen))
-    assert {error.job_id for error in unsafe} == {"host", "guest"}
-    assert not left.actions
 
 
 @pytest.mark.parametrize("made", [PartitionPlan({}), None])

@@ -62,6 +62,8 @@ def ran(scenario: Scenario, policy: str) -> dict[str, JobOutcome]:
         ("sjf", "history", {"": {"j": 5.0}}, "oracle"),
         ("srtf", "history", {}, "oracle"),
         ("qssf", "history", {}, "history"),
+        ("backfill", "history", {}, "history"),
+        ("backfill", "oracle", {}, "oracle"),
         ("qssf", "oracle", {}, "oracle"),
         ("qssf", "oracle", {"": {"j": 5.0}}, "mine"),
         ("lucid", "history", {"qssf": {"j": 5.0}}, "history"),
