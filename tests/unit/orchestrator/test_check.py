@@ -160,9 +160,7 @@ def restarts(words: str, job: str, rule: str, **facts: Any) -> Any:
     return row(words, {job: PART if job == "a" else STOP}, room, profiling={"restarts": rule})
 
 
-PROFILING = part(
-    nodes(1, 4, "p"), (), [runs("old", "p1:0", stage=Stage.PROFILE), runs("on", "p1:1")], profiling=True
-)
+PROFILING = part(nodes(1, 4, "p"), (), [runs("old", "p1:0", stage=Stage.PROFILE), runs("on", "p1:1")], profiling=True)
 OVER = "policy.profiling.restarts"
 ROWS = [
     row("", {}),
