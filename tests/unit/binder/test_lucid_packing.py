@@ -13,7 +13,7 @@ import pytest
 from daemon_site import Site
 from lucid.binder.candidates import CalmSince, calm_since
 from lucid.binder.contention import contention_score, contention_speeds, memory_limit_mib
-from lucid.core.decision import Decision, Hold, Start
+from lucid.core.decision import Hold, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.ports import Predictor
@@ -40,7 +40,7 @@ from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import Predictions
 from lucid.slurm.view.profiles import ProfileReading
 from scenes.jobs import HEAVY, LIGHT, at, nodes, runs, waits
-from scenes.plans import FixedPredictor, decide, guess, part, policy, reason, snap
+from scenes.plans import FixedPredictor, decide, decided, guess, part, policy, reason, snap
 
 ONE_GPU = nodes(1, 1)
 GUEST, HOST = waits("guest", profile=LIGHT), runs("host", "n1:0", profile=LIGHT)
@@ -57,9 +57,8 @@ def beside(
 ) -> Start | Hold:
     """What Lucid decides for a guest where only sharing is possible."""
     snapshot = snap(now_s, part(machines, [guest], hosts), predictions=predictions)
-    decision = decide("lucid", snapshot, predictor, packing=packing).decisions[guest.job.id]
-    assert isinstance(decision, Start | Hold)
-    return decision
+    made = decide("lucid", snapshot, predictor, packing=packing)
+    return decided(made, guest.job.id, Start | Hold)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("gss", [0, 1, 2])
@@ -154,10 +153,8 @@ def test_a_job_that_starts_in_this_plan_may_be_joined_in_it() -> None:
 
 
 def test_the_reason_of_an_unstable_job_names_that_job() -> None:
-    shaky = replace(LIGHT, unstable=True)
-    plan = decide(
-        "lucid", snap(0.0, part(ONE_GPU, [waits("a", profile=shaky), waits("b", profile=shaky)], [runs("r", "n1:0")]))
-    )
+    room = part(ONE_GPU, [waits(job, profile=SHAKY) for job in "ab"], [runs("r", "n1:0")])
+    plan = decide("lucid", snap(0.0, room))
     assert [reason(plan.decisions[j], Stable).job for j in "ab"] == ["a", "b"]
 
 
@@ -187,18 +184,8 @@ MEMORY = GpuMemory("a", ROOM_MIB + 1, LIGHT.gpu_mem_mib, 24576.0)
         (member("a", unstable=True), member("b", unstable=True), "a", None),
         (member("a", **BAD), member("b", **BAD), "a", Stable("a", True)),
         # slower than the bound beside this partner: the later one leaves
-        (
-            member("a", seen_speed=0.45),
-            member("b", True, 50.0, seen_speed=0.9),
-            "b",
-            SeenSpeed("a", "b", 0.45, 0.5),
-        ),
-        (
-            member("a", seen_speed=0.9),
-            member("b", True, 50.0, seen_speed=0.45),
-            "b",
-            SeenSpeed("b", "a", 0.45, 0.5),
-        ),
+        (member("a", seen_speed=0.45), member("b", True, 50.0, seen_speed=0.9), "b", SeenSpeed("a", "b", 0.45, 0.5)),
+        (member("a", seen_speed=0.9), member("b", True, 50.0, seen_speed=0.45), "b", SeenSpeed("b", "a", 0.45, 0.5)),
         (member("a", seen_speed=0.5), member("b", seen_speed=0.5), None, None),
         (member("a", seen_speed=1.1), member("b", seen_speed=0.8), None, None),
         (member("a", seen_speed=0.1, beside="z"), B, None, None),
@@ -240,8 +227,7 @@ def test_L19_a_partner_that_is_nearly_done_is_avoided(now_s: float, packs: bool)
 
 def test_L19_a_partner_that_outlived_its_estimate_is_expected_to_go_on() -> None:
     held = decide("lucid", snap(900.0, part(ONE_GPU, [GUEST], [HOST])))
-    assert not held.actions
-    assert held.wake_s == 1000.0, "the plan is to be looked at again when the estimate is over"
+    assert (held.actions, held.wake_s) == ((), 1000.0), "it is looked at again when the estimate is over"
     assert decide("lucid", snap(1000.0, part(ONE_GPU, [GUEST], [HOST]))).actions
 
 
@@ -286,8 +272,7 @@ def test_a_pair_of_which_the_model_fails_is_not_made_and_keeps_nobody_from_a_mea
     chosen = beside(GUEST, bad, good, machines=nodes(1, 2), predictor=guarded, least_pair_speed=floor)
     assert (chosen.beside, chosen.speeds) == ("good", (0.97, 0.97))
     alone = beside(GUEST, bad, predictor=guarded, least_pair_speed=floor)
-    assert isinstance(alone, Hold)
-    assert reason(alone, PairSpeed) == PairSpeed("bad", None, None, min(floor, 0.5), "fixed", failed=True)
+    assert reason(alone, PairSpeed, Hold) == PairSpeed("bad", None, None, min(floor, 0.5), "fixed", failed=True)
 
 
 def test_a_job_that_starts_alone_has_no_speed_of_the_partner_that_it_did_not_get() -> None:
@@ -393,51 +378,43 @@ def test_a_vc_is_calm_from_when_the_last_job_that_waited_has_started() -> None:
     assert calm_since(calm, 0, 10, 99.0) == CalmSince(50.0)
     assert calm_since(calm, 1, 10, 99.0) == CalmSince(None)
     assert calm_since(CalmSince(None), 0, 10, 120.0) == CalmSince(120.0)
-
-
-def test_one_waiting_job_in_a_hundred_is_calm() -> None:
+    # one waiting job in a hundred is calm
     assert calm_since(CalmSince(50.0), 1, 100, 99.0) == CalmSince(50.0)
     assert calm_since(CalmSince(50.0), 2, 100, 99.0) == CalmSince(None)
 
 
 def where_calm(
     calm_s: float | None, *, idle: bool = True, speed: float = 0.9, estimate_s: float = ESTIMATE_S, **packing: object
-) -> Decision:
+) -> Start:
     """On a job that may join a running one, in a VC that has been calm for so long."""
     machines = nodes(2, 4) if idle else nodes(1, 1)
     vc = part(machines, [waits("new", profile=LIGHT)], [runs("old", "n1:0", profile=LIGHT)])
     found = snap(9000.0, vc, predictions={"new": guess(estimate_s, 0), "old": guess(9e9, 0)})
     found = replace(found, memory={"vc": CalmSince(None if calm_s is None else 9000.0 - calm_s)})
     predictor = FixedPredictor(speed=lambda a, b: (speed, 1.0))
-    return decide("lucid", found, predictor, profiling={"enabled": False}, packing=packing).decisions["new"]
-
-
-def joined(decision: Decision) -> str | None:
-    assert isinstance(decision, Start)
-    return decision.beside
+    made = decide("lucid", found, predictor, profiling={"enabled": False}, packing=packing)
+    return decided(made, "new", Start)  # type: ignore[no-any-return]
 
 
 def test_L17_a_job_has_gpus_of_its_own_where_it_has_been_calm_for_a_day_and_as_long_as_the_job_runs() -> None:
     alone = where_calm(ESTIMATE_S)
-    assert joined(alone) is None
+    assert alone.beside is None
     assert reason(alone, Calm) == Calm("vc", ESTIMATE_S, ESTIMATE_S)
-    assert joined(where_calm(ESTIMATE_S - 1.0)) == "old"
-    assert joined(where_calm(None)) == "old"
-    assert [joined(where_calm(calm_s, estimate_s=60.0)) for calm_s in (DAY_S - 1.0, DAY_S)] == ["old", None]
-    assert joined(where_calm(ESTIMATE_S, when_calm=True)) == "old"
+    assert where_calm(ESTIMATE_S - 1.0).beside == "old"
+    assert where_calm(None).beside == "old"
+    assert [where_calm(calm_s, estimate_s=60.0).beside for calm_s in (DAY_S - 1.0, DAY_S)] == ["old", None]
+    assert where_calm(ESTIMATE_S, when_calm=True).beside == "old"
 
 
-@pytest.mark.parametrize(("speed", "joins"), [(1.0, "old"), (0.99, None)])
-def test_a_pair_that_slows_nobody_is_made_even_then(speed: float, joins: str | None) -> None:
-    decision = where_calm(ESTIMATE_S, speed=speed)
-    assert joined(decision) == joins
-    assert reason(decision, PairSpeed).floor == 1.0
-
-
-def test_who_would_wait_shares_however_calm_it_is() -> None:
-    decision = where_calm(ESTIMATE_S, idle=False)
-    assert joined(decision) == "old"
-    assert reason(decision, PairSpeed).floor == 0.5
+@pytest.mark.parametrize(
+    ("rest", "joins", "floor"),
+    [({"speed": 1.0}, "old", 1.0), ({"speed": 0.99}, None, 1.0), ({"idle": False}, "old", 0.5)],
+)
+def test_even_then_a_pair_is_made_that_slows_nobody_or_of_who_would_wait(
+    rest: dict[str, Any], joins: str | None, floor: float
+) -> None:
+    decision = where_calm(ESTIMATE_S, **rest)
+    assert (decision.beside, reason(decision, PairSpeed).floor) == (joins, floor)
 
 
 def test_who_waits_ends_the_calm_and_who_starts_does_not() -> None:
@@ -452,33 +429,24 @@ def test_who_waits_ends_the_calm_and_who_starts_does_not() -> None:
 
 
 def test_an_empty_queue_keeps_the_calm_and_no_sharing_keeps_none() -> None:
-    vc = part(nodes(1, 2), (), [runs("old", "n1:0")])
-    assert policy("lucid").plan(snap(60.0, vc)).memory == {"vc": CalmSince(60.0)}
-    assert policy("lucid").plan(replace(snap(60.0, vc), memory={"vc": CalmSince(5.0)})).memory == {
-        "vc": CalmSince(5.0)
-    }
-    assert policy("lucid", packing={"gss": 0}).plan(snap(60.0, vc)).memory == {}
+    scene, since = snap(60.0, part(nodes(1, 2), (), [runs("old", "n1:0")])), {"vc": CalmSince(5.0)}
+    assert policy("lucid").plan(scene).memory == {"vc": CalmSince(60.0)}
+    assert policy("lucid").plan(replace(scene, memory=since)).memory == since
+    assert policy("lucid", packing={"gss": 0}).plan(scene).memory == {}
 
 
 def test_in_a_calm_pool_a_job_borrows_rather_than_slow_another() -> None:
     """Without the calm it looks for a partner before it borrows."""
-
-    def of(name: str) -> Pending:
-        entry = waits(name, profile=LIGHT)
-        return replace(entry, job=replace(entry.job, vc="a"))
-
-    host = runs("old", "n1:0", profile=LIGHT)
-    host = replace(host, job=replace(host.job, vc="a"))
-    pool = replace(part(nodes(1, 2), [of("new")], [host]), quotas={"a": 1, "b": 1})
+    host, new = runs("old", "n1:0", profile=LIGHT, job={"vc": "a"}), waits("new", profile=LIGHT, vc="a")
+    pool = replace(part(nodes(1, 2), [new], [host]), quotas={"a": 1, "b": 1})
     found = snap(9000.0, pool, predictions={"new": guess(ESTIMATE_S, 0), "old": guess(9e9, 0)})
     predictor = FixedPredictor(speed=lambda a, b: (0.9, 0.9))
     rules = {"profiling": {"enabled": False}, "lending": {"mode": "borrow"}}
     for since_s, joins in ((9000.0 - ESTIMATE_S, None), (8000.0, "old")):
         calm = replace(found, memory={pool.name: CalmSince(since_s)})
-        decision = decide("lucid", calm, predictor, **rules).decisions["new"]
-        assert joined(decision) == joins
-        if joins is None:
-            assert reason(decision, Borrows)
+        decision = decided(decide("lucid", calm, predictor, **rules), "new", Start)
+        assert decision.beside == joins
+        assert joins or reason(decision, Borrows)
 
 
 @pytest.mark.parametrize(("peak_mib", "limit_mib"), [(8000, 9312), (22000, None), (0, None), (None, None)])

@@ -87,12 +87,6 @@ def test_with_easy_only_the_first_is_protected() -> None:
     assert starts(decide("backfill", scene, backfill={"depth": 2})) == {}
 
 
-def test_one_that_waits_for_a_node_that_is_down_holds_nobody_up() -> None:
-    up, down = nodes(2, 2)
-    room = part([up, replace(down, available=False)], [waits("wide", 4, 1.0), waits("a", 2, 2.0)])
-    assert starts(decide("backfill", snap(0.0, room))) == {"a": "n1"}
-
-
 def test_cpus_count_as_gpus_do() -> None:
     """The GPUs are free, the CPUs are not until a job ends by its limit."""
     running = [runs("a", "n1:0", job={"cpus": 6, "time_limit_s": HOUR})]

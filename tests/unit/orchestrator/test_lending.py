@@ -12,7 +12,7 @@ from lucid.cli.replay.replay_options import with_lending_by_default
 from lucid.config.load import settings_from
 from lucid.config.policy import LendingSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, Quota, TooLarge
+from lucid.core.reasons.queue import BehindHead, Borrows, OwnTurn, Quota, Reserved, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.order.queue_order import QueuedJob
@@ -25,12 +25,16 @@ from lucid.simulator.cluster.usage import LentBook
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
-from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
+from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import a_trace
 
 ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 BORROW = {"lending": {"mode": "borrow"}}
 QUOTA = {"lending": {"mode": "quota"}}
+FULL = runs("r", "n1:0-7", job={"vc": "a"})
+BOTH = [FULL, runs("q", "n2:0-3", job={"vc": "b"})]
+HALVES = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+LONG = {"r": guess(9000.0), "q": guess(8000.0)}
 
 
 def pool(machines: Any, pending: Any = (), running: Any = (), **quotas: int) -> Partition:
@@ -43,8 +47,7 @@ def plan_of(name: str, snapshot: Snapshot, **sections: Any) -> PartitionPlan:
 
 def two_vcs(seconds: float = 500.0) -> Snapshot:
     """VC a holds its whole quota and wants more; VC b has nothing to do."""
-    running = [runs("r", "n1:0-7", job={"vc": "a"})]
-    return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], running, a=8, b=8), predictions={"j": guess(seconds)})
+    return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], [FULL], a=8, b=8), predictions={"j": guess(seconds)})
 
 
 def test_a_job_borrows_idle_gpus_and_says_whose() -> None:
@@ -55,9 +58,8 @@ def test_a_job_borrows_idle_gpus_and_says_whose() -> None:
 
 def test_any_job_borrows_and_those_within_their_quota_go_first() -> None:
     """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
-    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
     pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
-    seen = snap(1.0, pool(nodes(2), pending, running, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
+    seen = snap(1.0, pool(nodes(2), pending, BOTH, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
     made = plan_of("lucid", seen, **ALONE, **BORROW).decisions
     assert isinstance(made["own"], Start)
     assert reason(made["j"], Borrows, Hold)
@@ -68,10 +70,9 @@ def test_any_job_borrows_and_those_within_their_quota_go_first() -> None:
 @pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
 def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waited_s: float, kept: bool) -> None:
     """4 GPUs of each node are idle, and VC b's job needs a whole node: VC a would borrow them over and over."""
-    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
     pending = [waits("own", 8, vc="b"), waits("j", 4, 1.0, vc="a"), waits("k", 4, 1.0, vc="a")]
-    guesses = {"own": guess(10.0), "j": guess(5000.0), "k": guess(5000.0), "r": guess(9000.0), "q": guess(8000.0)}
-    seen = snap(waited_s, pool(nodes(2), pending, running, a=8, b=8), predictions=guesses)
+    guesses = {"own": guess(10.0), "j": guess(5000.0), "k": guess(5000.0), **LONG}
+    seen = snap(waited_s, pool(nodes(2), pending, HALVES, a=8, b=8), predictions=guesses)
     made = plan_of("lucid", seen, **ALONE, lending={"mode": "borrow", "turn_s": 3600.0})
     assert {name for name in "jk" if isinstance(made.decisions[name], Start)} == ({"j"} if kept else {"j", "k"})
     if kept:
@@ -81,8 +82,7 @@ def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waite
 
 
 def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waited() -> None:
-    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
-    seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", 5, vc="b")], running, a=8, b=8)
+    seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", 5, vc="b")], BOTH, a=8, b=8)
     turns, changes_s = own_turns(seen, Quotas(seen, LendingSettings(mode="borrow")), 1e6, 3600.0)
     assert (turns, changes_s) == ([], None), "a holds all of its quota, and b would hold 9 of 8"
     within = replace(seen, pending=(waits("own", 4, vc="b"),))
@@ -92,16 +92,13 @@ def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waite
 
 def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_queue() -> None:
     """All of VC b's jobs have waited for their turn. The second would go before the third if all had it."""
-    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
     pending = [waits("own", 8, vc="b"), waits("next", 4, 1.0, vc="b"), waits("short", 4, 2.0, vc="b")]
-    guesses = {"own": guess(10.0), "next": guess(9e5), "short": guess(60.0), "r": guess(9000.0), "q": guess(8000.0)}
-    seen = snap(7200.0, pool(nodes(2), pending, running, a=8, b=12), predictions=guesses)
-    lends = {"lending": {"mode": "borrow", "turn_s": 3600.0}}
-    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    guesses = {"own": guess(10.0), "next": guess(9e5), "short": guess(60.0), **LONG}
+    seen = snap(7200.0, pool(nodes(2), pending, HALVES, a=8, b=12), predictions=guesses)
+    made = plan_of("lucid", seen, **ALONE, lending={"mode": "borrow", "turn_s": 3600.0}).decisions
     assert reason(made["own"], OwnTurn, Hold)
-    assert isinstance(made["short"], Start)
-    assert not any(isinstance(item, OwnTurn) for item in made["short"].reasons)
-    assert isinstance(made["next"], Hold)
+    assert [type(made[job]) for job in ("short", "next")] == [Start, Hold]
+    assert "OwnTurn" not in kinds(made["short"])
 
 
 @pytest.mark.parametrize("mode", ["quota", "borrow"])
@@ -121,14 +118,10 @@ def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons(
         assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
 
 
-def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
+def large_waits(*pending: Any) -> Snapshot:
     """VC a holds 4 GPUs of its quota of 16, and its large jobs want 16; 32 GPUs of VCs b and c are idle."""
-    running = [runs("r", "n1:0-3", job={"vc": "a"})]
-    return snap(
-        3600.0,
-        pool(nodes(6), pending, running, a=16, b=16, c=16),
-        predictions={entry.job.id: guess(90_000.0) for entry in pending} | {"r": guess(80_000.0)},
-    )
+    known = dict.fromkeys("rjk", guess(90_000.0)) | {"own": guess(90_000.0)}
+    return snap(3600.0, pool(nodes(6), pending, HALVES[:1], a=16, b=16, c=16), predictions=known)
 
 
 def test_the_large_job_that_waits_longest_borrows_before_jobs_within_their_quota_start() -> None:
@@ -142,20 +135,17 @@ def test_the_large_job_that_waits_longest_borrows_before_jobs_within_their_quota
 
 def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_say_so() -> None:
     running = [runs("r", "n1:0-7", job={"vc": "b"}), runs("q", "n2:0-3", job={"vc": "a"})]
-    snapshot = snap(
-        3600.0, pool(nodes(3), [waits("j", 16, vc="a")], running, a=16, b=8),
-        predictions={"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)},
-    )  # fmt: skip
-    made = plan_of("lucid", snapshot, **ALONE, **BORROW).decisions["j"]
+    known = {"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)}
+    seen = snap(3600.0, pool(nodes(3), [waits("j", 16, vc="a")], running, a=16, b=8), predictions=known)
+    made = plan_of("lucid", seen, **ALONE, **BORROW).decisions["j"]
     assert reason(made, Borrows, Hold)
-    kept = next(item for item in made.reasons if type(item).__name__ == "Reserved")
-    assert kept.room_s == pytest.approx(3600.0)  # when VC b's job ends, not when VC a's does
+    assert reason(made, Reserved).room_s == pytest.approx(3600.0), "when VC b's job ends, not when VC a's does"
 
 
 def test_with_quotas_alone_nobody_borrows() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, **QUOTA).decisions["j"]
     assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
-    assert not any(isinstance(item, Borrows | FreeGpus) for item in made.reasons), "there are free GPUs"
+    assert not {"Borrows", "FreeGpus"} & {*kinds(made)}, "there are free GPUs"
 
 
 def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
@@ -171,8 +161,8 @@ def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> N
     full = runs("r", "n2:0-7", job={"vc": "a"})
     seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
     assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside == "h"
-    alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [replace(host, job=replace(host.job, vc="a")), full]))
-    alone = replace(alone, partitions={"pool": replace(alone.partitions["pool"], quotas={"a": 12, "b": 4})})
+    survivor = replace(host, job=replace(host.job, vc="a"))
+    alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [survivor, full], a=12, b=4))
     assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
 
 
@@ -181,7 +171,7 @@ def test_while_its_quota_is_kept_for_a_large_job_nobody_of_the_vc_joins_for_long
     seconds: float, starts: bool
 ) -> None:
     """What outlasts its host counts as held: the large job would wait for that, too."""
-    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)]
+    running = [FULL, runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)]
     pending = [waits("big", 16, 0.0, vc="a"), waits("s", 4, 1.0, vc="a", profile=LIGHT)]
     guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
     seen = snap(1.0, pool(nodes(4), pending, running, a=16, b=16), predictions=guesses)
@@ -199,9 +189,8 @@ def test_a_job_that_would_wait_takes_no_slow_partner_where_vcs_lend(mode: str, j
 
 
 def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
-    running = [runs("r", "n1:0-7", job={"vc": "a"})]
     pending = [waits("a1", 8, 1.0, vc="a"), waits("b1", 8, 2.0, vc="b"), waits("a2", 1, 3.0, vc="a")]
-    made = plan_of("fifo", snap(5.0, pool(nodes(2), pending, running, a=8, b=8))).decisions
+    made = plan_of("fifo", snap(5.0, pool(nodes(2), pending, [FULL], a=8, b=8))).decisions
     assert not reason(made["a1"], Quota)
     assert isinstance(made["b1"], Start)
     assert reason(made["a2"], BehindHead).head == "a1"
@@ -233,17 +222,12 @@ def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under
 
 @pytest.mark.parametrize(
     "but",
-    [
-        {"settings": two_vc_scenario(mode="off").settings},
-        {"vcs": {"a": 2}},
-        {"semantics": Semantics.AS_LIVE},
-        {"semantics": Semantics.PUBLISHED},
-    ],
+    [{"settings": two_vc_scenario(mode="off").settings}, {"vcs": {"a": 2}}]
+    + [{"semantics": semantics} for semantics in (Semantics.AS_LIVE, Semantics.PUBLISHED)],
 )
 def test_vcs_do_not_lend_by_default_where_that_is_not_asked_for_or_makes_no_sense(but: dict[str, Any]) -> None:
     scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
-    assert not lends
-    assert not scenario.lends
+    assert (lends, scenario.lends) == (False, False)
 
 
 def test_what_lending_costs_is_measured_against_the_same_replay_without() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +13,21 @@ from msgspec import structs
 
 from examples import tried
 from lucid.config.policy import LIVE_DEFAULTS, with_defaults
-from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Resize, Start
+from lucid.core.decision import Hold, PartitionPlan, Requeue, Resize, Start
 from lucid.core.gpu import GpuOut
-from lucid.core.job import Elastic, Job, Pending, Running
+from lucid.core.job import Elastic, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement, show_placement
+from lucid.core.placement import Placement, show_placement
+from lucid.core.reason import Reason
 from lucid.core.reasons.queue import EverFits, GpusOut, Spread, Switches, TooLarge, Unranked
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policy import off_bad_gpus
 from lucid.orchestrator.registry import BUILT_IN, make_policy
-from lucid.orchestrator.safety.check import SafetyCheck
-from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, nodes, runs, waits
-from scenes.plans import ANYTHING, FixedPredictor, check_plan, decide, decided, guess, part, policy, settings, snap
+from scenes.jobs import HEAVY, LIGHT, a_job, at, nodes, runs, waits
+from scenes.plans import FixedPredictor, check_plan, decide, decided, guess, part, policy, reason, settings, snap
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants
 
 
@@ -80,16 +81,31 @@ def test_nodes_may_be_ruled_out() -> None:
     assert consolidated(Ledger(part(nodes(2))), a_job("j", 8), lambda i: i != 0) == at("n2:0-7")
 
 
-def test_what_can_never_run() -> None:
-    mixed = (Node("n1", 8), Node("n2", 4), Node("n3", 4))
-    bars = {gpus: Feasibility(part(mixed)).bar(a_job("j", gpus)) for gpus in (8, 12, 16, 17)}
-    assert bars == {8: None, 12: None, 16: EverFits(16, 0, 0, False), 17: TooLarge(17, 16)}
+OUT = GpuOut("n1", 2, 50.0, "Xid 79, fallen off the bus", "xid", 79, "gpu", "reboot", ends_jobs=True)
+BAD = Node("n1", 4, slots=2, left_out=(OUT,))
+MIXED = (Node("n1", 8), Node("n2", 4), Node("n3", 4))
 
 
-def test_a_node_that_is_down_may_come_back() -> None:
-    one_down = part((Node("n1", 8), Node("n2", 8, available=False)))
-    assert Feasibility(one_down).bar(a_job("j", 16)) is None
-    assert Feasibility(one_down, up_only=True).bar(a_job("j", 16)) == TooLarge(16, 8)
+@pytest.mark.parametrize(
+    ("machines", "gpus", "rest", "bar", "at_present"),
+    [
+        (MIXED, 8, {}, None, None),
+        (MIXED, 12, {}, None, None),
+        (MIXED, 16, {}, EverFits(16, 0, 0, False), EverFits(16, 0, 0, False)),
+        (MIXED, 17, {}, TooLarge(17, 16), TooLarge(17, 16)),
+        # a node that is down may come back, and a GPU that is out be well again
+        (DOWN, 16, {}, None, TooLarge(16, 8)),
+        ([BAD], 4, {}, None, TooLarge(4, 3)),
+        ([BAD], 3, {}, None, None),
+        (nodes(1, 4), 2, {"min_nodes": 2}, EverFits(2, 0, 0, False), EverFits(2, 0, 0, False)),
+        (nodes(2, 4), 2, {"min_nodes": 2}, None, None),
+    ],
+)
+def test_what_can_never_run_and_what_cannot_at_present(
+    machines: Sequence[Node], gpus: int, rest: dict[str, int], bar: Reason | None, at_present: Reason | None
+) -> None:
+    job, here = a_job("j", gpus, **rest), part(machines)
+    assert (Feasibility(here).bar(job), Feasibility(here, up_only=True).bar(job)) == (bar, at_present)
 
 
 @pytest.mark.parametrize("text", ["n1:0", "n1:0,3", "n1:0-7 n2:1-2,5"])
@@ -118,8 +134,8 @@ def tree(*leaves: int, per_spine: int = 2, gpus: int = 4) -> list[Node]:
 
 
 def in_racks(nodes: list[Node], gpus: int, busy: str = "", **job: object) -> set[str]:
-    held = tuple(Running(a_job(name), 0.0, (NodeGpus(name, 0b1111),)) for name in busy.split())
-    found = consolidated(Ledger(Partition("vc", tuple(nodes), (), held), 0.0), a_job("j", gpus, **job))
+    held = [runs(name, f"{name}:0-3") for name in busy.split()]
+    found = consolidated(Ledger(part(nodes, (), held)), a_job("j", gpus, **job))
     return {one.node for one in found or ()}
 
 
@@ -145,31 +161,24 @@ def test_a_job_of_one_node_has_nothing_to_do_with_switches() -> None:
 
 
 def test_switches_that_its_user_asked_for_are_waited_for_so_long_and_told() -> None:
-    nodes = tree(2, 2)
-    busy = [Running(a_job(f"r{i}", 4), 0.0, (NodeGpus(name, 0b1111),)) for i, name in enumerate(("n0", "n2"))]
-    wants = Pending(a_job("j", 8, 0.0, most_switches=1, switches_until_s=300.0), 0.0)
+    busy = [runs("r0", "n0:0-3"), runs("r1", "n2:0-3")]
+    room = part(tree(2, 2), [waits("j", 8, most_switches=1, switches_until_s=300.0)], busy)
     predictions = {"r0": guess(700.0), "r1": guess(900.0)}
-    waits = decide("lucid", snap(100.0, part(nodes, [wants], busy), predictions=predictions))
-    assert isinstance(waits.decisions["j"], Hold)
-    assert Switches(1, 0, 300.0, 100.0) in waits.decisions["j"].reasons
-    assert waits.wake_s == 300.0
-    starts = decide("lucid", snap(300.0, part(nodes, [wants], busy), predictions=predictions))
-    assert isinstance(starts.decisions["j"], Start)
-    assert Spread(2, 2, 700.0) in starts.decisions["j"].reasons
+    held = decide("lucid", snap(100.0, room, predictions=predictions))
+    assert reason(held.decisions["j"], Switches, Hold) == Switches(1, 0, 300.0, 100.0)
+    assert held.wake_s == 300.0
+    started = decide("lucid", snap(300.0, room, predictions=predictions)).decisions["j"]
+    assert reason(started, Spread, Start) == Spread(2, 2, 700.0)
 
 
 @pytest.mark.parametrize("policy", ["lucid", "backfill", "fifo"])
-def test_nodes_of_several_sizes_are_no_stumbling_block(policy: str) -> None:
-    nodes = [*tree(2), Node("big", 8, cpus=64, switches=("s9",))]
-    wants = Pending(a_job("j", 8, 0.0, most_switches=1, min_nodes=2, cpus=4), 0.0)
-    assert isinstance(decide(policy, snap(0.0, part(nodes, [wants]))).decisions["j"], Start)
-
-
-@pytest.mark.parametrize("policy", ["lucid", "backfill", "fifo"])
-def test_every_order_tells_below_how_many_switches_a_job_starts(policy: str) -> None:
-    made = decide(policy, snap(0.0, part(tree(2, 2), [Pending(a_job("j", 12), 0.0)])))
-    found = next(why for why in made.decisions["j"].reasons if isinstance(why, Spread))
+def test_every_order_tells_below_how_many_switches_a_job_starts_and_takes_nodes_of_any_size(policy: str) -> None:
+    made = decide(policy, snap(0.0, part(tree(2, 2), [waits("j", 12)])))
+    found = reason(made.decisions["j"], Spread)
     assert (found.nodes, found.switches, bool(found)) == (3, 2, False)
+    mixed = [*tree(2), Node("big", 8, cpus=64, switches=("s9",))]
+    job = waits("j", 8, most_switches=1, min_nodes=2, cpus=4)
+    assert isinstance(decide(policy, snap(0.0, part(mixed, [job]))).decisions["j"], Start)
 
 
 @tried(60)
@@ -195,23 +204,20 @@ GROWING = tuple(name for name in RESIZING if name != "optimus-fitted")
 """Optimus first tries sizes by lot."""
 FIXED = ("elastic-fcfs", "elastic-ef")
 PERFECT = tuple(60.0 / g for g in range(1, 25))
-QUICK = {"pollux": {"population": 20, "generations": 15, "patience": 5}}
 
 
 def few(entry: Any, most: int = 1, **limits: Any) -> Any:
     """The same job, on so many nodes at the most."""
-    limits = {"max_nodes": most or None, "epochs": 50.0, **limits}
-    return replace(entry, job=replace(entry.job, elastic=replace(entry.job.elastic, **limits)))
+    wanted = replace(entry.job.elastic, max_nodes=most or None, epochs=50.0, **limits)
+    return replace(entry, job=replace(entry.job, elastic=wanted))
 
 
 def plan(name: str, partition: Partition, now_s: float = 60000.0, seed: int = 0) -> PartitionPlan:
     """Made, and found safe."""
     ids = [entry.job.id for entry in (*partition.pending, *partition.running)]
     guesses = {job_id: structs.replace(guess(1000.0), epochs=50.0, epoch_s=PERFECT) for job_id in ids}
-    made = policy(name, **({"pollux": {**QUICK["pollux"], "seed": seed}} if name == "pollux" else {})).plan(
-        snap(now_s, partition, predictions=guesses)
-    )
-    found = made.partitions[partition.name]
+    quick = {"population": 20, "generations": 15, "patience": 5, "seed": seed}
+    found = policy(name, pollux=quick).plan(snap(now_s, partition, predictions=guesses)).partitions[partition.name]
     check_plan(partition, found)
     return found
 
@@ -220,10 +226,8 @@ def plan(name: str, partition: Partition, now_s: float = 60000.0, seed: int = 0)
 def test_a_job_for_one_node_grows_to_that_node_and_no_further(name: str) -> None:
     entry = few(holds("a", "n1:0,1", seen=(1, 2, 4, 8)))
     made = plan(name, part(nodes(2, 4), running=[entry]))
-    (where,) = decided(made, "a", Resize).placement
-    assert where.gpus == (0, 1, 2, 3)
-    wide = plan(name, part(nodes(2, 4), running=[few(holds("a", "n1:0,1", seen=(1, 2, 4, 8)), 0)]))
-    assert gpus_given(wide, "a") == 8
+    assert decided(made, "a", Resize).placement == at("n1:0-3")
+    assert gpus_given(plan(name, part(nodes(2, 4), running=[few(entry, 0)])), "a") == 8
 
 
 @pytest.mark.parametrize("name", GROWING)
@@ -285,10 +289,6 @@ def test_limits_by_nodes() -> None:
         Elastic(4, max_nodes=0)
 
 
-def several(gpus: int, min_nodes: int) -> Job:
-    return a_job("j", gpus, min_nodes=min_nodes)
-
-
 @pytest.mark.parametrize(
     ("gpus", "min_nodes", "per_node", "wanted"),
     [
@@ -306,14 +306,7 @@ def several(gpus: int, min_nodes: int) -> Job:
 def test_gpus_are_spread_over_the_nodes_asked_for(
     gpus: int, min_nodes: int, per_node: int, wanted: tuple[tuple[int, int], ...]
 ) -> None:
-    assert gpus_by_node(several(gpus, min_nodes), per_node) == wanted
-
-
-def test_one_node_is_never_a_place_for_a_job_of_two() -> None:
-    bar = Feasibility(part(nodes(1, 4))).bar(several(2, 2))
-    assert isinstance(bar, EverFits)
-    assert not bar
-    assert Feasibility(part(nodes(2, 4))).bar(several(2, 2)) is None
+    assert gpus_by_node(a_job("j", gpus, min_nodes=min_nodes), per_node) == wanted
 
 
 ONE, TWO, WIDE = waits("1", profile=LIGHT), waits("2", user="v"), waits("3", gpus=8)
@@ -333,31 +326,14 @@ def test_all_wait_by_every_policy(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("gain", [0.3, 0.9])
-def test_all_wait_where_estimates_rank_under_live_defaults(gain: float) -> None:
-    rules = with_defaults(settings(), LIVE_DEFAULTS, frozenset())
-    scene = replace(snap(100.0, part((), [ONE, TWO, WIDE])), trust={"": Unranked("", 50, gain, 0.3)})
+@pytest.mark.parametrize("quotas", [{}, {"vc": 4, "other": 4}])
+@pytest.mark.parametrize("mode", ["off", "quota", "borrow"])
+def test_all_wait_under_live_defaults_in_a_pool_or_without(gain: float, quotas: dict[str, int], mode: str) -> None:
+    rules = with_defaults(settings(lending={"mode": mode}), LIVE_DEFAULTS, frozenset())
+    room = replace(part((), [ONE, TWO, WIDE]), quotas=quotas)
+    scene = replace(snap(100.0, room), trust={"": Unranked("", 50, gain, 0.3)})
     made = make_policy("lucid", rules, FixedPredictor()).plan(scene).partitions["vc"]
     assert {job: type(decision) for job, decision in made.decisions.items()} == dict.fromkeys("123", Hold)
-
-
-@pytest.mark.parametrize("mode", ["off", "quota", "borrow"])
-def test_all_wait_in_a_pool(mode: str) -> None:
-    waiting = [Pending(a_job(f"{vc}{i}", 2, vc=vc), 0.0, LIGHT) for vc in "ab" for i in range(2)]
-    scene = snap(100.0, replace(part((), waiting, name="pool"), quotas={"a": 4, "b": 4}))
-    rules: dict[str, Any] = {"lending": {"mode": mode}, "profiling": {"enabled": False}}
-    made = policy("lucid", fairness={"beyond_plain_s": 3600.0}, **rules).plan(scene).partitions["pool"]
-    assert {type(decision) for decision in made.decisions.values()} == {Hold}
-
-
-OUT = GpuOut("n1", 2, 50.0, "Xid 79, fallen off the bus", "xid", 79, "gpu", "reboot", ends_jobs=True)
-BAD = Node("n1", 4, slots=2, left_out=(OUT,))
-
-
-def test_a_job_that_needs_the_whole_node_waits_for_no_time_and_bars_nobody() -> None:
-    here = part([BAD])
-    assert Feasibility(here).bar(waits("a", 4).job) is None, "it may be well again"
-    assert Feasibility(here, up_only=True).bar(waits("a", 4).job) is not None
-    assert Feasibility(here, up_only=True).bar(waits("a", 3).job) is None
 
 
 def test_when_a_job_on_it_ends_there_is_one_gpu_less() -> None:
@@ -374,21 +350,15 @@ def test_the_reason_names_it() -> None:
 
 
 def test_only_who_asked_for_it_is_started_over_and_only_for_a_fault_that_ends_jobs() -> None:
-    asked, other, elsewhere = (_restartable(runs(name, where), ask) for name, where, ask in _SCENE)
-    here = part([BAD], (), [asked, other, elsewhere])
+    scene = (("asked", "n1:2", True), ("other", "n1:2", False), ("elsewhere", "n1:0", True))
+    asked, *rest = (runs(name, where, job={"requeueable": True, "restart_asked": ask}) for name, where, ask in scene)
+    here = part([BAD], (), [asked, *rest])
     plan = off_bad_gpus(PartitionPlan({}), here)
     assert {job: type(made) for job, made in plan.decisions.items()} == {"asked": Requeue}
-    SafetyCheck(ANYTHING, settings())(snap(0.0, here), Plan(0.0, {here.name: plan}))
+    check_plan(here, plan)
     mild = part([replace(BAD, left_out=(structs.replace(OUT, ends_jobs=False),))], (), [asked])
     kept = PartitionPlan({})
     assert off_bad_gpus(kept, mild) is kept
-
-
-_SCENE = (("asked", "n1:2", True), ("other", "n1:2", False), ("elsewhere", "n1:0", True))
-
-
-def _restartable(entry: Running, asked: bool) -> Running:
-    return replace(entry, job=replace(entry.job, requeueable=True, restart_asked=asked))
 
 
 @pytest.mark.parametrize("boot_s", [0.0, 240.0])
@@ -397,10 +367,7 @@ def test_a_job_shares_before_a_node_is_woken_for_it(boot_s: float) -> None:
     machines = [Node("a", 4, 24000), Node("s", 4, 24000, boot_s=boot_s)]
     first = runs("first", "a:0-3", profile=HEAVY)
     partition = part(machines, [waits("second", 4, profile=LIGHT)], [first])
-    lucid = policy(
-        "lucid", FixedPredictor(speed=lambda a, b: (0.8, 0.8)), packing={"gss": 4, "waiting_pair_speed": 0.7}
-    )
-    predictions = {"first": guess(90000.0, 1), "second": guess(9000.0, 1)}
-    start = lucid.plan(snap(900.0, partition, predictions=predictions)).partitions[VC].decisions["second"]
-    assert isinstance(start, Start)
-    assert start.beside == ("first" if boot_s else None)
+    scene = snap(900.0, partition, predictions={"first": guess(90000.0, 1), "second": guess(9000.0, 1)})
+    slow = FixedPredictor(speed=lambda a, b: (0.8, 0.8))
+    made = decide("lucid", scene, slow, packing={"gss": 4, "waiting_pair_speed": 0.7})
+    assert decided(made, "second", Start).beside == ("first" if boot_s else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import chain, combinations
+from typing import Any
 
 import pytest
 
@@ -14,32 +15,27 @@ from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus, Placement, mask_of, placement_gpus
+from lucid.core.placement import placement_gpus
 from lucid.core.reasons.queue import Claims, HeldBy
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.registry import BUILT_IN
 from lucid.orchestrator.safety.check import SafetyCheck
-from scenes.jobs import a_job
-from scenes.plans import FixedPredictor, decide, guess, part, policy, settings, snap
+from scenes.jobs import at, runs, waits
+from scenes.plans import decide, decided, guess, part, policy, reason, settings, snap
 
 NOW = 100_000.0
 GIVES_WAY = Yields()
 CLAIM = ("lucid", "backfill", "fifo", "sjf", "qssf")
 
 
-def on(node: str, *gpus: int) -> Placement:
-    return (NodeGpus(node, mask_of(gpus)),)
+def scavenger(name: str, where: str, age_s: float = 600.0, yields: Yields | None = GIVES_WAY, **job: Any) -> Running:
+    return runs(name, where, NOW - age_s, alone=True, yields=yields, job={"vc": "scav", **job})
 
 
-def scavenger(name: str, where: Placement, age_s: float = 600.0, yields: Yields | None = GIVES_WAY) -> Running:
-    job = a_job(name, placement_gpus(where), NOW - age_s, vc="scav")
-    return Running(job, NOW - age_s, where, alone=True, yields=yields)
-
-
-def owner(name: str = "owner", gpus: int = 1, **traits: object) -> Pending:
-    return Pending(replace(a_job(name, gpus, NOW), **traits), NOW)  # type: ignore[arg-type]
+def owner(name: str = "owner", gpus: int = 1, **traits: Any) -> Pending:
+    return waits(name, gpus, NOW, **traits)
 
 
 def full(*running: Running, count: int = 1, gpus: int = 4) -> Partition:
@@ -52,9 +48,9 @@ def claimed(partition: Partition, entry: Pending) -> tuple[str, ...] | None:
 
 
 def test_those_go_that_lose_least_whole_jobs_at_a_time() -> None:
-    old, young = scavenger("old", on("n0", 0, 1), 7200), scavenger("young", on("n0", 2, 3), 60)
-    small = scavenger("small", on("n1", 0), 100)
-    rest = scavenger("rest", on("n1", 1, 2, 3), 9000)
+    old, young = scavenger("old", "n0:0,1", 7200), scavenger("young", "n0:2,3", 60)
+    small = scavenger("small", "n1:0", 100)
+    rest = scavenger("rest", "n1:1,2,3", 9000)
     partition = full(old, young, small, rest, count=2)
     assert claimed(partition, owner(gpus=1)) == ("small",)  # 100 GPU-seconds, against 120 for one of young's two
     assert claimed(partition, owner(gpus=2)) == ("young",)
@@ -71,7 +67,7 @@ def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
     rng.shuffle(free)
     while free and rng.random() < 0.9:
         count = min(rng.choice([1, 1, 2, 3]), len(free))
-        where = on("n0", *(free.pop() for _ in range(count)))
+        where = "n0:" + ",".join(str(free.pop()) for _ in range(count))
         for _ in range(rng.choice([1, 1, 2])):
             ends, saves, going = (rng.random() < 0.2 for _ in range(3))
             yields = Yields(from_s=rng.choice([0.0, 0.0, NOW + 9]), ends=ends, saves=saves, going=going)
@@ -103,7 +99,7 @@ def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_every_policy_makes_safe_plans_and_those_claim_for_which_it_makes_sense(name: str) -> None:
-    jobs = [scavenger("s0", on("n0", 0, 1)), scavenger("s1", on("n0", 2, 3), 60)]
+    jobs = [scavenger("s0", "n0:0,1"), scavenger("s1", "n0:2,3", 60)]
     snapshot = snap(NOW, part([Node("n0", 4)], [owner("a", 2), owner("b", 1), owner("c", 1), owner("d", 1)], jobs))
     made = policy(name).plan(snapshot)
     SafetyCheck(policy(name).rules, settings())(snapshot, made)
@@ -119,95 +115,69 @@ def test_every_policy_makes_safe_plans_and_those_claim_for_which_it_makes_sense(
 
 def test_free_gpus_and_nodes_that_sleep_come_before() -> None:
     nodes = [Node("n0", 4), Node("asleep", 4, boot_s=300.0)]
-    snapshot = snap(NOW, part(nodes, [owner(gpus=2)], [scavenger("s", on("n0", 0, 1, 2))]))
-    start = decide("lucid", snapshot).decisions["owner"]
-    assert isinstance(start, Start)
+    snapshot = snap(NOW, part(nodes, [owner(gpus=2)], [scavenger("s", "n0:0,1,2")]))
+    start = decided(decide("lucid", snapshot), "owner", Start)
     assert (start.placement[0].node, start.preempts) == ("asleep", ())
 
 
 def test_the_reason_names_whom_what_they_lose_and_what_else_there_was() -> None:
-    jobs = [scavenger("old", on("n0", 0, 1, 2, 3), 7200), scavenger("young", on("n1", 0, 1, 2, 3), 60)]
+    jobs = [scavenger("old", "n0:0-3", 7200), scavenger("young", "n1:0-3", 60)]
     made = decide("lucid", snap(NOW, part([Node("n0", 4), Node("n1", 4)], [owner(gpus=2)], jobs)))
-    start = made.decisions["owner"]
-    assert isinstance(start, Start)
-    why = next(reason for reason in start.reasons if isinstance(reason, Claims))
+    why = reason(made.decisions["owner"], Claims, Start)
     assert [(v.job, v.vc, v.gpus, v.lost_gpu_s) for v in why.victims] == [("young", "scav", 4, 240.0)]
     assert (why.gpus, why.next_gpu_s) == (2, 28800.0)
     assert from_json(Claims, to_json(why)) == why
 
 
 def test_who_holds_the_gpus_is_told_and_when_that_changes() -> None:
-    jobs = [scavenger("s", on("n0", 0, 1), yields=None), scavenger("t", on("n0", 2, 3), yields=Yields(NOW + 50))]
+    jobs = [scavenger("s", "n0:0,1", yields=None), scavenger("t", "n0:2,3", yields=Yields(NOW + 50))]
     snapshot = snap(NOW, part([Node("n0", 4)], [owner(gpus=4)], jobs))
     for name in CLAIM:
         made = decide(name, snapshot)
-        hold = made.decisions["owner"]
-        assert isinstance(hold, Hold)
-        assert HeldBy("scav", 4, 2, 1, NOW + 50) in hold.reasons
+        assert reason(made.decisions["owner"], HeldBy, Hold) == HeldBy("scav", 4, 2, 1, NOW + 50)
         assert made.wake_s is not None
         assert made.wake_s <= NOW + 50
 
 
 def test_only_jobs_of_the_right_qos_preempt() -> None:
-    snapshot = snap(
-        NOW,
-        part(
-            [Node("n0", 1)],
-            [owner("low"), owner("high", qos="high")],
-            [scavenger("s", on("n0", 0), yields=Yields(to=("high",)))],
-        ),
-    )
-    made = decide("lucid", snapshot)
-    assert isinstance(made.decisions["low"], Hold)
-    assert isinstance(made.decisions["high"], Start)
+    gives_way = scavenger("s", "n0:0", yields=Yields(to=("high",)))
+    made = decide("lucid", snap(NOW, part([Node("n0", 1)], [owner("low"), owner("high", qos="high")], [gives_way])))
+    assert {job: type(decision) for job, decision in made.decisions.items()} == {"low": Hold, "high": Start}
 
 
 def test_the_forecast_does_not_wait_for_scavengers() -> None:
-    jobs = [scavenger("s", on("n0", 0, 1, 2, 3))]
-    first = Running(a_job("own", 4, 0.0), NOW - 10, on("n1", 0, 1, 2, 3))
-    nodes = [Node("n0", 4), Node("n1", 4)]
-    predictions = {"s": guess(1e6), "own": guess(110.0)}
-    snapshot = snap(
-        NOW, part(nodes, [owner("first", 4), owner("second", 4)], [*jobs, first]), predictions=predictions
-    )
-    lucid = policy("lucid", FixedPredictor())
+    jobs = [scavenger("s", "n0:0-3"), runs("own", "n1:0-3", NOW - 10)]
+    room = part([Node("n0", 4), Node("n1", 4)], [owner("first", 4), owner("second", 4)], jobs)
+    snapshot = snap(NOW, room, predictions={"s": guess(1e6), "own": guess(110.0)})
+    lucid = policy("lucid")
     told = forecast(snapshot, lucid.plan(snapshot), lucid)
     assert sorted(told.starts_s.values()) == [0.0, 100.0]
 
 
 def test_the_forecast_knows_partitions_that_have_nodes_in_common() -> None:
     """A node of two partitions; the scavenger that runs, and the one that waits, give way to the owner's job."""
-    node = Node("n0", 4)
-    runs = scavenger("s", on("n0", 0, 1, 2, 3), 10.0)
-    waits = Pending(a_job("t", 4, NOW, vc="scav"), NOW)
-    below = part([node], [waits], [replace(runs, yields=None)], name="scav")
-    lucid = policy("lucid", FixedPredictor())
+    node, there, lucid = Node("n0", 4), scavenger("s", "n0:0-3", 10.0), policy("lucid")
+    below = part([node], [owner("t", 4, vc="scav")], [replace(there, yields=None)], name="scav")
     predictions = {"s": guess(110.0), "t": guess(50.0), "owner": guess(1000.0)}
-    snapshot = snap(NOW, part([node], [owner(gpus=4)], [runs]), below, predictions=predictions)
-    told = forecast(snapshot, lucid.plan(snapshot), lucid)
-    assert told.starts_s == pytest.approx({"owner": 0.0, "t": 1000.0, "s": 1050.0}, rel=0.05)
-    snapshot = snap(NOW, part([node], [], [runs]), below, predictions=predictions)
-    told = forecast(snapshot, lucid.plan(snapshot), lucid)
-    assert told.starts_s == {"t": 100.0}
+    for waiting, starts_s in (([owner(gpus=4)], {"owner": 0.0, "t": 1000.0, "s": 1050.0}), ([], {"t": 100.0})):
+        snapshot = snap(NOW, part([node], waiting, [there]), below, predictions=predictions)
+        told = forecast(snapshot, lucid.plan(snapshot), lucid)
+        assert told.starts_s == pytest.approx(starts_s, rel=0.05)
 
 
 def test_cpus_and_memory_of_those_that_go_are_free() -> None:
-    nodes = [Node("n0", 4, cpus=16, mem_mib=1000)]
-    jobs = [scavenger("a", on("n0", 0, 1), 10), scavenger("b", on("n0", 2), 20)]
-    jobs = [replace(entry, job=replace(entry.job, cpus=8, mem_mib=500)) for entry in jobs]
-    partition = part(nodes, [], jobs)
-    entry = owner(gpus=1, cpus=8, mem_mib=500)
-    assert claimed(partition, entry) == ("a",)  # a GPU is free, but no CPU: one of them has to go
+    share = {"cpus": 8, "mem_mib": 500}
+    jobs = [scavenger("a", "n0:0,1", 10, **share), scavenger("b", "n0:2", 20, **share)]
+    partition = part([Node("n0", 4, cpus=16, mem_mib=1000)], [], jobs)
+    assert claimed(partition, owner(gpus=1, **share)) == ("a",), "a GPU is free, but no CPU: one of them has to go"
     assert set(claimed(partition, owner(gpus=2, cpus=12)) or ()) == {"a", "b"}
     assert claimed(partition, owner(gpus=2, cpus=17)) is None
 
 
 def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
     """Slurm is asked for the GPUs of all that are to go; the safety check lets nobody else go."""
-    node = Node("n0", 4, cpus=16, mem_mib=1000)
-    jobs = [scavenger("a", on("n0", 0)), scavenger("b", on("n0", 1))]
-    jobs = [replace(entry, job=replace(entry.job, cpus=1, mem_mib=300)) for entry in jobs]
-    partition = replace(full(*jobs), nodes=(node,))
+    jobs = [scavenger(name, where, cpus=1, mem_mib=300) for name, where in (("a", "n0:0"), ("b", "n0:1"))]
+    partition = part([Node("n0", 4, cpus=16, mem_mib=1000)], [], jobs)
     plan = Yielding(partition, Ledger(partition, NOW), NOW)
     claim = plan.find(owner(gpus=1, mem_mib=700).job)
     assert claim is not None
@@ -216,13 +186,13 @@ def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
     assert plan.find(owner(gpus=1, mem_mib=1000).job) is None
     both = plan.find(owner(gpus=2, mem_mib=1000).job)
     assert both is not None
-    assert both.placement == on("n0", 0, 1)
+    assert both.placement == at("n0:0,1")
 
 
 def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:
     """Both partitions see it: with two actions for one job neither would be done."""
     unstable = JobProfile(10.0, 5.0, 4000.0, unstable=True)
-    pair = [replace(scavenger(name, on("n0", 0, 1)), profile=unstable, partner=other) for name, other in ("ab", "ba")]
+    pair = [replace(scavenger(name, "n0:0,1"), profile=unstable, partner=other) for name, other in ("ab", "ba")]
     here = replace(full(*pair), pending=(owner("late", 4),))
     there = replace(here, name="scav", pending=(), running=tuple(replace(e, yields=None) for e in pair))
     made = decide("lucid", snap(NOW, here))
@@ -233,6 +203,6 @@ def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:
 
 def test_time_alone_takes_nobody_away_who_gives_way() -> None:
     """A replay would plan once a second for as long as an owner waits."""
-    own = Running(replace(a_job("own", 1, NOW), time_limit_s=5000.0), NOW, on("n0", 3))
-    made = decide("backfill", snap(NOW, replace(full(own, scavenger("s", on("n0", 0))), pending=(owner(gpus=4),))))
+    own = runs("own", "n0:3", NOW, job={"time_limit_s": 5000.0})
+    made = decide("backfill", snap(NOW, replace(full(own, scavenger("s", "n0:0")), pending=(owner(gpus=4),))))
     assert made.wake_s == NOW + 5000.0
