@@ -238,33 +238,25 @@ def test_percentile_interpolates() -> None:
     assert percentile([0.0, 10.0], 0.25) == 2.5
 
 
-@pytest.mark.parametrize("idle", [0, 7, 25, 60])
-def test_start_up_ends_where_work_begins(idle: int) -> None:
-    assert warm_up([0.0] * idle + noisy(80, 60), 1.0) == idle
+STARTS: dict[str, tuple[list[float], float, int | None]] = {
+    "at once": (noisy(80, 60), 1.0, 0),
+    "after a minute": ([0.0] * 60 + noisy(80, 60), 1.0, 60),
+    "blips (a device check, a kernel compiled) are not work": (
+        [0.0] * 10 + [90.0] * 2 + [0.0] * 8 + [90.0] + [0.0] * 9 + noisy(85, 60), 1.0, 30
+    ),
+    "work at a low level": ([0.0] * 20 + noisy(6, 60, 2), 1.0, 20),
+    "the first of several bursts": ([0.0] * 15 + bursts(90, 2, 8, 100), 1.0, 15),
+    "a coarser step": ([0.0] * 5 + noisy(80, 30), 4.0, 5),
+    "no reading": ([], 1.0, None),
+    "all is idle": ([0.0] * 50, 1.0, None),
+    "only just begun": ([0.0] * 50 + [95.0] * 2, 1.0, None),
+}  # fmt: skip
 
 
-def test_blips_during_start_up_are_not_work() -> None:
-    start = [0.0] * 30
-    start[10] = start[11] = start[20] = 90.0  # a device check, a kernel compiled
-    assert warm_up(start + noisy(85, 60), 1.0) == 30
-
-
-def test_work_at_a_low_level_is_work() -> None:
-    assert warm_up([0.0] * 20 + noisy(6, 60, 2), 1.0) == 20
-
-
-def test_a_job_that_works_in_bursts_has_started_at_its_first() -> None:
-    assert warm_up([0.0] * 15 + bursts(90, 2, 8, 100), 1.0) == 15
-
-
-def test_nothing_has_started_while_all_is_idle_or_only_just_begun() -> None:
-    assert warm_up([], 1.0) is None
-    assert warm_up([0.0] * 50, 1.0) is None
-    assert warm_up([0.0] * 50 + [95.0] * 2, 1.0) is None
-
-
-def test_start_up_is_found_at_a_coarser_step() -> None:
-    assert warm_up([0.0] * 5 + noisy(80, 30), 4.0) == 5
+@pytest.mark.parametrize("how", STARTS)
+def test_start_up_ends_where_work_begins(how: str) -> None:
+    util, step_s, begins = STARTS[how]
+    assert warm_up(util, step_s) == begins
 
 
 def test_a_rare_pause_is_one_and_a_rhythm_is_none() -> None:
@@ -281,68 +273,52 @@ def test_a_pause_that_still_goes_on_is_one() -> None:
     assert pauses(series, 1.0, active_level(series)) == [(40, 60)]
 
 
-class TestUnstable:
-    def test_steady_work_is_stable(self) -> None:
-        assert not steadiness(noisy(80, 80, 10), 1.0).unstable
-
-    def test_a_regular_rhythm_is_stable_however_large(self) -> None:
-        found = steadiness(bursts(100, 5, 5, 100), 1.0)
-        assert found.swing > found.swing_limit
-        assert found.turns >= 4
-        assert found.regularity > 0.6
-        assert not found.unstable
-
-    def test_one_change_of_level_is_stable(self) -> None:
-        found = steadiness(noisy(20, 40) + noisy(95, 40), 1.0)
-        assert found.swing > found.swing_limit
-        assert found.turns == 1
-        assert not found.unstable
-
-    def test_noise_within_seconds_is_stable(self) -> None:
-        chance = random.Random(2)
-        assert not steadiness([chance.choice((40.0, 80.0)) for _ in range(120)], 1.0).unstable
-
-    @pytest.mark.parametrize("seed", range(8))
-    def test_large_irregular_recurring_swings_are_unstable(self, seed: int) -> None:
-        found = steadiness(swings(seed), 1.0)
-        assert found.unstable, found
-
-    def test_too_short_a_series_is_not_judged(self) -> None:
-        assert not steadiness([0.0, 100.0] * 10, 1.0).unstable
-        assert not steadiness([50.0], 1.0).unstable
-
-    def test_small_swings_of_an_idle_job_are_stable(self) -> None:
-        chance = random.Random(5)
-        assert not steadiness([chance.uniform(0, 8) for _ in range(300)], 1.0).unstable
+STEADY: dict[str, tuple[list[float], bool]] = {
+    "small noise": (noisy(80, 80, 10), False),
+    "a regular rhythm, however large": (bursts(100, 5, 5, 100), True),
+    "one change of level": (noisy(20, 40) + noisy(95, 40), True),
+    "noise within seconds": ([random.Random(at).choice((40.0, 80.0)) for at in range(120)], False),
+    "small swings of an idle job": (noisy(4, 300, 4), False),
+    "too short a series": ([0.0, 100.0] * 10, False),
+    "one reading": ([50.0], False),
+}
+"""And whether its swings are large."""
 
 
-class TestMemory:
-    def test_level_memory_does_not_grow(self) -> None:
-        trend = memory_trend([4000.0] * 100, 1.0)
-        assert (trend.growing, trend.peak_mib, trend.after(3600)) == (False, 4000.0, 4000.0)
+@pytest.mark.parametrize("how", STEADY)
+def test_what_is_steady_is_not_called_unstable(how: str) -> None:
+    util, large = STEADY[how]
+    found = steadiness(util, 1.0)
+    assert (found.unstable, found.swing > found.swing_limit) == (False, large)
 
-    def test_a_leak_is_foretold(self) -> None:
-        trend = memory_trend([4000.0 + 5.0 * i for i in range(240)], 1.0)
-        assert trend.mib_per_s == pytest.approx(5.0, rel=0.05)
-        assert trend.after(600) == pytest.approx(5195 + 3000, rel=0.06)
 
-    def test_a_leak_in_steps_under_noise_is_foretold(self) -> None:
-        chance = random.Random(3)
-        series = [4000.0 + 200.0 * (i // 20) + chance.uniform(0, 40) for i in range(480)]
-        trend = memory_trend(series, 1.0)
-        assert trend.mib_per_s == pytest.approx(10.0, rel=0.25)
+@pytest.mark.parametrize("seed", range(8))
+def test_large_irregular_recurring_swings_are_unstable(seed: int) -> None:
+    found = steadiness(swings(seed), 1.0)
+    assert found.unstable, found
 
-    def test_an_allocator_that_has_filled_its_cache_has_stopped(self) -> None:
-        series = [min(4000.0 + 60.0 * i, 9000.0) for i in range(400)]
-        assert not memory_trend(series, 1.0).growing
 
-    def test_coming_and_going_is_no_growth(self) -> None:
-        assert not memory_trend([4000.0 + 2000.0 * (i // 10 % 2) for i in range(240)], 1.0).growing
+GROWTH: dict[str, tuple[list[float], float]] = {
+    "level": ([4000.0] * 100, 0.0),
+    "a leak": ([4000.0 + 5.0 * i for i in range(240)], 5.0),
+    "a leak in steps under noise": (
+        [4000.0 + 200.0 * (i // 20) + random.Random(i).uniform(0, 40) for i in range(480)], 10.0
+    ),
+    "an allocator that has filled its cache": ([min(4000.0 + 60.0 * i, 9000.0) for i in range(400)], 0.0),
+    "coming and going": ([4000.0 + 2000.0 * (i // 10 % 2) for i in range(240)], 0.0),
+    "too little": ([4000.0 + 0.1 * i for i in range(240)], 0.0),
+    "few readings": ([1.0, 2.0, 3.0], 0.0),
+}  # fmt: skip
+"""Readings of memory, and what they tell to grow each second, in MiB."""
 
-    def test_little_growth_or_few_readings_foretell_nothing(self) -> None:
-        assert not memory_trend([4000.0 + 0.1 * i for i in range(240)], 1.0).growing
-        assert not memory_trend([1.0, 2.0, 3.0], 1.0).growing
-        assert not memory_trend([5000.0], 1.0).growing
+
+@pytest.mark.parametrize("how", GROWTH)
+def test_growth_of_memory_is_foretold_where_it_is_one(how: str) -> None:
+    memory, mib_per_s = GROWTH[how]
+    trend = memory_trend(memory, 1.0)
+    assert (trend.growing, trend.peak_mib) == (mib_per_s > 0, max(memory))
+    assert trend.mib_per_s == pytest.approx(mib_per_s, rel=0.25)
+    assert trend.after(600) == pytest.approx(max(memory) + 600 * mib_per_s, rel=0.06)
 
 
 @pytest.mark.parametrize(("falling", "grows"), [(12, True), (13, False)])
