@@ -200,10 +200,12 @@ class TestFiles:
         assert list(tmp_path.iterdir()) == [new]
         assert prune_profiles(tmp_path / "none", 2000.0) == 0
 
-    def test_a_newer_field_is_left_out_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
+    def test_newer_and_older_samplers_are_read_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
         data = summary_to_dict(self.summary())
         data["profile"]["tensor_active"] = 5.0
         assert summary_from_dict(json.loads(json.dumps(data))) == self.summary()
+        older = {key: value for key, value in data["profile"].items() if key != "shares"}
+        assert summary_from_dict({**data, "profile": older}) == self.summary()
         (tmp_path / "1.json").write_text("{")
         (tmp_path / "2.json").write_text(json.dumps({**data, "format": 99}))
         (tmp_path / "3.json").write_text(json.dumps({**data, "profile": {**data["profile"], "gpu_util": 4000}}))
@@ -439,15 +441,6 @@ def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path:
     profile = read_summary(tmp_path / "profiles/a.json").profile
     assert (profile.shares.storage, profile.shares.cpu, profile.shares.gpu) == pytest.approx((0.1, 0.3, 0.6))
     assert profile.shares.storage_by == "x"
-
-
-def test_summaries_of_older_samplers_are_read(tmp_path: Path) -> None:
-    summary = Summary("7", "n", (), 0.0, 30.0, 30, PROFILE)
-    data = json.loads(json.dumps(summary_to_dict(summary)))
-    assert summary_from_dict(data) == summary
-    del data["profile"]["shares"]
-    older = summary_from_dict(data).profile
-    assert older.shares is None
 
 
 @pytest.mark.parametrize(
