@@ -154,14 +154,6 @@ def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile
     assert both.together.gpu_util == pytest.approx(50.0)
 
 
-def test_a_long_series_is_bounded_and_keeps_its_means() -> None:
-    util = [0.0] * 60 + [70.0 + (i % 3) for i in range(6_000)]
-    series = filled(util, limit=256)
-    assert len(series) <= 256
-    found = summarise(series, "7", "n1", ["GPU-a"], len(util)).profile
-    assert found.gpu_util == pytest.approx(71.0, abs=0.5)
-
-
 def test_a_lost_gpu_gives_no_point_and_a_lost_one_of_two_half() -> None:
     assert point_of(Sample(0, 0.0, (GpuSample(lost=True),))) is None
     point = point_of(Sample(0, 0.0, (GpuSample(lost=True), GpuSample(60.0, 20.0, 500.0))))
@@ -351,14 +343,6 @@ def use(cores: float, storage: float | None = 0.0, of: int = 8) -> HostUse:
 def test_a_second_is_divided_by_its_readings(readings: HostUse, gpu: float, shares: tuple[float | None, ...]) -> None:
     found = shares_in(readings, gpu)
     assert (found.storage, found.cpu, found.gpu) == pytest.approx(shares)
-
-
-def test_where_stages_are_longer_than_a_second_it_is_the_rule_of_the_highest() -> None:
-    """Of 10 s, 2 read, 3 compute on the CPU, 5 on the GPU, of which a host thread waits in a busy loop."""
-    moments = [(0.9, 0.1, 0.0)] * 2 + [(0.05, 1.0, 0.0)] * 3 + [(0.0, 1.0, 0.95)] * 5
-    shares = mean_shares([(1.0, shares_in(use(cpu, storage), gpu)) for storage, cpu, gpu in moments])
-    assert shares is not None
-    assert (shares.storage, shares.cpu, shares.gpu) == pytest.approx((0.2, 0.3, 0.5), abs=0.07)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
