@@ -413,12 +413,11 @@ def without_processes(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (lambda machine: None, HostUse(1.0, 4, 0.0, "io.pressure")),
         (without_processes, HostUse(1.0, 4)),
         # pressure that is switched off is not taken for no waits
         (lambda machine: (machine.job / "io.pressure").write_text(""), HostUse(1.0, 4, 0.0, "states of processes")),
     ],
-    ids=["whole", "nothing of storage", "switched off"],
+    ids=["nothing of storage", "switched off"],
 )
 def test_what_a_group_has_tells_of_storage(tmp_path: Path, change: Callable[[Machine], Any], found: HostUse) -> None:
     machine = Machine(tmp_path, 2)

@@ -497,11 +497,6 @@ def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
     assert (by_time.speed, by_time.method) == (pytest.approx(speed), "memory time")
 
 
-def test_one_side_without_traffic_leaves_the_others_share() -> None:
-    found = seen_speed(bare(A), JobProfile(50, 0, 1000), Spell(120, card_mem_util=20))
-    assert found.speed == pytest.approx(0.5)
-
-
 def test_too_short_too_little_or_unknown_is_not_judged() -> None:
     assert seen_speed(A, B, Spell(30, dram_active=10)) is None
     idle = JobProfile(50, 1, 1000, dram_active=1)
