@@ -30,7 +30,7 @@ def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
 
 
 def runs(box: Box, *numbers: str, limit_s: float = 15) -> None:
-    box.wait(f"{numbers} run", lambda: all(box.state(number) == "RUNNING" for number in numbers), limit_s)
+    box.wait(f"{numbers} run", lambda: box.runs(*numbers), limit_s)
 
 
 @pytest.fixture
@@ -83,6 +83,17 @@ def test_doctor_finds_gpus_that_cost_nothing_and_slots_are_billed_as_gpus(box: B
     finally:
         conf.write_text(before)
         box.run("scontrol", "reconfigure")
+
+
+def test_slots_count_against_a_limit_of_their_own_only(box: Box) -> None:
+    """QOS four-gpus has limits on both."""
+    slots = ",".join(f"shard:g{number}:2" for number in range(4))
+    with box.unrefused("alice"):
+        first = box.sbatch("--qos=four-gpus", "-w", "n1", f"--gres={slots}", script="sleep 60")
+        waiting = box.sbatch("--qos=four-gpus", "-p", "vc-b", "--gres=shard:g0:1")
+    whole = box.sbatch("--qos=four-gpus", "-w", "n2", "--gres=gpu:4", script="sleep 60")
+    runs(box, first, whole, limit_s=60)
+    box.wait("Slurm's word", lambda: box.reason(waiting) == "QOSGrpGRES", 20)
 
 
 SWITCHES = "SwitchName=s0 Nodes=n[1-3]\nSwitchName=s1 Nodes=n[4-5]\nSwitchName=root Switches=s[0-1]\n"
