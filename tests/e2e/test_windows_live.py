@@ -13,9 +13,6 @@ from daemon_box import Lucidd
 
 from lucid.store.sqlite import SqliteStore
 
-HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
-
-
 LUCIDD = {"restarts": ""}
 
 
@@ -41,30 +38,10 @@ def verbs(lucidd: Lucidd, *jobs: str) -> list[str]:
     return [verb for verb in done if verb not in ("park", "hold")]
 
 
-def planned(box: Box, lucidd: Lucidd, job: str) -> None:
-    box.wait("a decision", lambda: bool(lucidd.story(job)["decisions"]))
-
-
 def started_s(box: Box, jobs: list[str]) -> list[float]:
     """When those of them started that have, the first first."""
     known = box.jobs()
     return sorted(known[job]["start_time"]["number"] for job in jobs if known[job]["job_state"] != ["PENDING"])
-
-
-def test_after_a_window_the_queue_is_lucids_as_before(box: Box, lucidd: Lucidd) -> None:
-    with window(box, "now+50", 1):
-        ends_s = time.time() + 50 + 60
-        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "5", script="sleep 2") for _ in range(6)]
-        before = box.sbatch("-p", "vc-b", "--gres=gpu:1", "-t", "1", script="sleep 120")
-        planned(box, lucidd, jobs[-1])
-        box.wait("its end", lambda: time.time() >= ends_s - 5, 120)
-        assert not started_s(box, jobs), "none before its end"
-        assert started_s(box, [before]) == [] or started_s(box, [before])[0] < ends_s - 60
-        box.wait_ended(*jobs, limit_s=60)
-    first = started_s(box, jobs)[0]
-    assert ends_s - 1 <= first <= ends_s + 5, first - ends_s
-    assert {box.state(job) for job in jobs} == {"COMPLETED"}
-    assert {tuple(verbs(lucidd, job)) for job in jobs} == {("start",)}, "each was told to start once, and started"
 
 
 def test_a_job_with_a_least_time_starts_before_a_window_with_less_as_under_plain_slurm(
