@@ -81,6 +81,20 @@ class Box:
     def tag(self, number: str) -> str:
         return str(self.job(number)["tag"])
 
+    def runs(self, *numbers: str) -> bool:
+        """Do all of these?"""
+        jobs = self.jobs()
+        return all(jobs[number]["job_state"] == ["RUNNING"] for number in numbers)
+
+    def priority(self, number: str) -> int:
+        words = self.run("scontrol", "show", "job", number).stdout.split()
+        return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
+
+    def refused(self, *command: str, user: str = "alice") -> str:
+        """What a user reads; empty where Slurm took it."""
+        done = self.run(*command, user=user, check=False)
+        return " ".join((done.stderr or done.stdout).split()) if done.returncode else ""
+
     def output(self, number: str, task: str = "4294967294") -> str:
         return (self.root / "tmp" / f"{number}_{task}.out").read_text()
 
@@ -122,13 +136,9 @@ class Box:
     def unrefused(self, user: str) -> Iterator[None]:
         """Inside, job_submit.lua refuses this user nothing, nor lucid: with ``exempt`` lines it binds all others."""
         settings = self.root / "etc/slurm/lucid.plugin.conf"
-        before = settings.read_text()
         uids = [self.run("id", "-u", name).stdout.strip() for name in (user, "lucid")]
-        settings.write_text(before + "".join(f"exempt {uid}\n" for uid in uids))
-        try:
+        with rewritten(settings, settings.read_text() + "".join(f"exempt {uid}\n" for uid in uids)):
             yield
-        finally:
-            settings.write_text(before)
 
     def stop_beating(self) -> None:
         (self.root / "run/lucid/heartbeat").unlink(missing_ok=True)
@@ -150,19 +160,18 @@ class Box:
             self.run("scontrol", "delete", f"reservation={name}", check=False)
 
     @contextmanager
-    def configured(self, **changed: object) -> Iterator[None]:
-        """slurm.conf with other values of settings that stand there, each alone on its line."""
+    def configured(self, more: str = "", **changed: object) -> Iterator[None]:
+        """slurm.conf with other values of settings that stand there, each alone on its line, and with more lines."""
         conf = self.root / "etc/slurm/slurm.conf"
-        before = text = conf.read_text()
+        text = conf.read_text()
         for name, value in changed.items():
             text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
             assert found == 1, f"{name} stands {found} times in {conf}"
-        conf.write_text(text)
-        self.run("scontrol", "reconfigure")
         try:
-            yield
+            with rewritten(conf, text + more):
+                self.run("scontrol", "reconfigure")
+                yield
         finally:
-            conf.write_text(before)
             self.run("scontrol", "reconfigure")
 
     def clear(self) -> None:
@@ -171,6 +180,17 @@ class Box:
         for user in ("alice", "bob", "carol", "root"):
             self.run("scancel", f"--user={user}", check=False)
         self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())
+
+
+@contextmanager
+def rewritten(path: Path, text: str) -> Iterator[None]:
+    """The file has another text for so long."""
+    before = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(before)
 
 
 def _kept(job: dict[str, Any]) -> dict[str, Any]:

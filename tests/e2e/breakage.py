@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from box import Box
@@ -16,7 +12,6 @@ from box import Box
 from testbed import daemons, host
 from testbed.settings import Layout, layout_from
 
-SLURM = Path(__file__).resolve().parents[2] / "slurm"
 RUNS = 'F=/tmp/runs.$SLURM_JOB_ID; echo "BEGIN ${{SLURM_RESTART_COUNT:-0}}" >> $F; sleep {0} && echo END >> $F'
 """A job's script: each run of it leaves a line that no requeue takes away, as it begins and as it ends of itself."""
 
@@ -40,26 +35,8 @@ class Breakage:
                 found.append(pid)
         return found
 
-    def kill(self, name: str, word: str = "") -> None:
-        """As hard as can be."""
-        pids = self.pids(name, word)
-        assert pids, f"no {name} {word} to kill"
-        _kill(pids)
-
     def start_slurmctld(self) -> None:
         daemons.start_slurmctld(self.layout)
-
-    def start_slurmdbd(self) -> None:
-        daemons.start_slurmdbd(self.layout)
-
-    @contextmanager
-    def without_accounting(self) -> Iterator[None]:
-        """slurmdbd is dead for so long; it comes back whatever happens."""
-        self.kill("slurmdbd")
-        try:
-            yield
-        finally:
-            self.start_slurmdbd()
 
     def start_node(self, name: str) -> None:
         daemons.start_slurmd(self.layout, name)
@@ -156,32 +133,6 @@ class Warden:
 
     def _asked(self, *words: str) -> str:
         return self._box.run("scontrol", *words).stdout
-
-
-class ReleaseTimer:
-    """What ``lucid-release.timer`` does, every second instead of every minute, with a bound of ``bound_s``."""
-
-    def __init__(self, box: Box, bound_s: int) -> None:
-        self._environ = {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "LUCID_HEARTBEAT": str(box.root / "run/lucid/heartbeat"),
-            "LUCID_SLURM_PREFIX": f"chroot --userspec=lucid {box.root}",
-            "LUCID_BOUND_S": str(bound_s),
-        }
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._turn, daemon=True)
-        self._thread.start()
-
-    def _turn(self) -> None:
-        while not self._stop.wait(1.0):
-            subprocess.run(
-                ["/bin/sh", str(SLURM / "lucid-release")],
-                env=self._environ, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
-            )  # fmt: skip
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
 
 
 def ran_once(box: Box, *numbers: str) -> None:

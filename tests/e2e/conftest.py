@@ -74,10 +74,8 @@ def box(testbed: Box, pytestconfig: pytest.Config) -> Iterator[Box]:
 @pytest.fixture
 def lucidd(box: Box, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lucidd]:
     """One that runs, with the options that the module's ``LUCIDD`` names."""
-    daemon = Lucidd(box, tmp_path / "state", **getattr(request.module, "LUCIDD", {}))
-    daemon.start()
-    yield daemon
-    daemon.close()
+    with Lucidd(box, tmp_path / "state", **getattr(request.module, "LUCIDD", {})) as daemon:
+        yield daemon
 
 
 @pytest.fixture

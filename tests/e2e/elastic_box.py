@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -135,11 +134,6 @@ class Elastics:
         lines = (self.box.root / f"tmp/elastic/{number}.runs").read_text().splitlines()
         runs = [[float(word) for word in line.split()] for line in lines]
         return sum(run[0] * (run[2] - run[1]) for run in runs if len(run) == 3)
-
-    def checkpoint(self, number: str) -> dict[str, Any]:
-        """As it is now."""
-        data: dict[str, Any] = json.loads((self.box.root / f"tmp/elastic/{number}.ckpt").read_text())
-        return data
 
 
 def elastic_lucidd(

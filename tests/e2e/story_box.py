@@ -185,7 +185,7 @@ def fill(box: Box, script: str = "sleep 3600") -> list[str]:
         box.sbatch("-p", "vc-b", *whole, "--comment=lucid:off", script=script),
         box.sbatch("-p", "prof", *whole, script=script, user="root"),
     ]
-    box.wait("a full partition", lambda: all(box.state(job) == "RUNNING" for job in full))
+    box.wait("a full partition", lambda: box.runs(*full))
     return full
 
 

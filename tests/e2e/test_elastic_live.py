@@ -1,18 +1,17 @@
 """Elastic jobs on a real Slurm: resized by the policies `elastic` and `pollux`, beside rigid jobs and jobs that
-misbehave, in a partition of their own, and with a lucidd that dies."""
+misbehave."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from box import Box
 from daemon_box import Lucidd
-from elastic_box import REPORTS, Elastics, elastic_lucidd, in_between, lucidd_fixture
+from elastic_box import REPORTS, Elastics, elastic_lucidd, lucidd_fixture
 
 lucidd = lucidd_fixture()
 
@@ -37,40 +36,6 @@ def test_jobs_grow_onto_idle_gpus_shrink_for_others_and_lose_nothing(box: Box, l
 
 
 @pytest.mark.slow
-def test_killed_lucidds_lose_no_job_and_start_none_twice(box: Box, lucidd: Lucidd) -> None:
-    """Each time while a job is between its old size and its new one."""
-    jobs = Elastics(box)
-    numbers = [jobs.submit("-p", "vc-a", epochs=20, step_s=0.15, size="1-8") for _ in range(2)]
-    rigid: list[str] = []
-    kills = 0
-    while kills < 4:
-        box.wait("a job in between, or the end", lambda: bool(_between(box, numbers)) or _over(box, numbers), 30)
-        if _over(box, numbers):
-            break
-        lucidd.kill()
-        kills += 1
-        rigid.append(box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 2"))  # others have to shrink for it
-        lucidd.start()
-        between = _between(box, numbers)
-        box.wait("those go on", lambda gone=between: not gone & _between(box, numbers), 30)  # type: ignore[misc]
-    box.wait_ended(*numbers, *rigid, limit_s=120)
-    print("kills", kills, [jobs.sizes(n) for n in numbers])
-    assert {n: box.state(n) for n in (*numbers, *rigid)} == dict.fromkeys((*numbers, *rigid), "COMPLETED")
-    for number in numbers:
-        assert jobs.steps(number) == list(range(1, 401)), "no step was lost, and none done by two runs at once"
-        assert len(jobs.sizes(number)) == box.job(number)["restart_cnt"] + 1
-    assert kills >= 2
-
-
-def _between(box: Box, numbers: list[str]) -> set[str]:
-    return {number for number in numbers if in_between(box, number)}
-
-
-def _over(box: Box, numbers: list[str]) -> bool:
-    return all(box.state(number) == "COMPLETED" for number in numbers)
-
-
-@pytest.mark.slow
 def test_one_that_does_not_hear_and_one_that_dies_at_its_restart(box: Box, lucidd: Lucidd) -> None:
     jobs = Elastics(box)
     deaf, dies = (jobs.submit("-p", "vc-a", epochs=12, how=how, size="1-2") for how in ("deaf", "dies"))
@@ -83,42 +48,6 @@ def test_one_that_does_not_hear_and_one_that_dies_at_its_restart(box: Box, lucid
     assert sorted(set(jobs.steps(deaf))) == list(range(1, 241))
     assert jobs.lost(deaf) <= 5 * (len(jobs.sizes(deaf)) - 1), "only what its last checkpoint did not have"
     assert jobs.lost(good) == 0
-
-
-@pytest.fixture
-def by_partition(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    """`lucid` plans for vc-b, `elastic` for vc-a."""
-    more = (
-        "lease_s = 6", "[daemon.policies]", 'vc-a = "elastic"', "[daemon.elastic]",
-        f'reports_dir = "{box.root}/{REPORTS}"', "resize_every_s = 3.0", "restart_s = 5.0",
-    )  # fmt: skip
-    with Lucidd(box, tmp_path / "state", more="\n".join(more)) as daemon:
-        yield daemon
-
-
-def test_the_same_job_grows_in_one_partition_and_is_profiled_in_the_other(box: Box, by_partition: Lucidd) -> None:
-    jobs, daemon = Elastics(box), by_partition
-    grows = jobs.submit("-p", "vc-a", epochs=15, size="1-4")
-    stays = jobs.submit("-p", "vc-b", "--comment=lucid:restart lucid:elastic=1-4,epochs=15", epochs=15, size="")
-    box.wait("one is being profiled", lambda: box.job(stays)["partition"] == "prof", 30)
-    assert box.job(grows)["partition"] == "vc-a"
-    box.wait("the other has grown", lambda: box.job(grows)["restart_cnt"] > 0, 60)
-    daemon.kill()
-    daemon.start()
-    words = {number: daemon.ctl("explain", number) for number in (grows, stays)}
-    policies, when = daemon.json("status")["policies"], daemon.ctl("when", "--gpus", "2")
-    box.wait_ended(grows, stays, limit_s=150)
-    print(policies, words, when, jobs.sizes(grows), jobs.sizes(stays))
-    assert {box.state(number) for number in (grows, stays)} == {"COMPLETED"}
-    assert policies == {"vc-a": "elastic", "vc-b": "lucid"}
-    assert "resize" in words[grows]
-    assert "the policy of its partition resizes no job" in words[stays]
-    assert "vc-a" in when
-    assert "vc-b" in when
-    assert max(jobs.sizes(grows)) > 1
-    assert set(jobs.sizes(stays)) == {1}
-    assert jobs.lost(grows) == 0
-    assert "all the same" in daemon.ctl("replay", str(daemon.folder / "plans"))
 
 
 PROGRAM = "--epochs 40 --steps 20 --batch 32 --most 512 --pass-s 0.01 --sample-s 0.003 --sync-s 0.004"

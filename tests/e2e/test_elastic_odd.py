@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from box import OVER, Box
 from breakage import Breakage
 from daemon_box import Lucidd
-from elastic_box import Elastics, a_resize, in_between, lucidd_fixture, well
-from test_fail_open import release
+from elastic_box import Elastics, a_resize, lucidd_fixture, well
 
 pytestmark = pytest.mark.slow
 
@@ -63,18 +60,6 @@ def test_its_users_word_holds_while_it_is_resized(box: Box, lucidd: Lucidd) -> N
     assert len(jobs.sizes(cancelled)) == 1
 
 
-def test_a_resize_is_ended_under_another_policy(box: Box, lucidd: Lucidd) -> None:
-    jobs = Elastics(box)
-    number = a_resize(box, jobs)
-    lucidd.kill()
-    config = lucidd.folder / "lucid.toml"
-    config.write_text(config.read_text().replace('policy = "elastic"', 'policy = "lucid"'))
-    lucidd.start()
-    box.wait_ended(number, limit_s=90)
-    print(jobs.sizes(number), lucidd.ctl("explain", number))
-    well(box, jobs, number, 400)
-
-
 def test_the_cluster_changes_in_mid_resize(box: Box, lucidd: Lucidd) -> None:
     """The node on which a job is to go on is drained, or reserved; slurmctld is started anew under another."""
     jobs, broken = Elastics(box), Breakage(box)
@@ -115,57 +100,6 @@ def test_the_node_that_it_leaves_dies(box: Box, lucidd: Lucidd) -> None:
         broken.start_node(node)
     box.wait_ended(number, limit_s=90)
     assert box.state(number) == "COMPLETED"
-
-
-def test_let_go_after_its_second_resize_while_its_node_is_gone(box: Box, lucidd: Lucidd) -> None:
-    """lucidd is dead, and the node that Lucid wrote into the job's request is drained."""
-    jobs = Elastics(box)
-    number = jobs.submit("-p", "vc-a", epochs=40, how="slow", size="1-4")
-    box.wait("it has grown", lambda: len(jobs.sizes(number)) > 1, 60)
-    node = str(box.job(number)["nodes"])
-    rigid = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-N1", script="sleep 5")
-    other = box.sbatch("-p", "vc-a", "--gres=gpu:3", "-N1", script="sleep 5")
-    box.wait("it is told to stop", lambda: box.job(number)["restart_cnt"] >= 2 and in_between(box, number), 60)
-    lucidd.kill()
-    print(box.run("scontrol", "show", "job", number).stdout)
-    box.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=odd")
-    box.beat(age_s=400)
-
-    def let_go() -> bool:
-        """As the timer would: at each call it lets go what waits by then."""
-        assert release(box).returncode == 0
-        return box.state(number) == "RUNNING"
-
-    try:
-        box.wait("it is let go", let_go, 20)
-    finally:
-        print(box.run("scontrol", "show", "job", number).stdout)
-        box.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    box.wait_ended(number, rigid, other, limit_s=90)
-    well(box, jobs, number, 800)
-
-
-@contextmanager
-def a_qos(box: Box, *limits: str) -> Iterator[str]:
-    """A QOS with these limits, which alice may use."""
-    box.run("sacctmgr", "-i", "add", "qos", "few", "set", *limits)
-    box.run("sacctmgr", "-i", "modify", "user", "alice", "set", "qos+=few")
-    try:
-        yield "few"
-    finally:
-        box.run("scancel", "--user=alice", check=False)
-        box.run("sacctmgr", "-i", "modify", "user", "alice", "set", "qos-=few")
-        box.run("sacctmgr", "-i", "delete", "qos", "few")
-
-
-def test_a_limit_below_its_largest_size_stops_no_job(box: Box, lucidd: Lucidd) -> None:
-    jobs = Elastics(box)
-    with a_qos(box, "MaxTRESPerUser=gres/gpu=2") as qos:
-        number = jobs.submit("-p", "vc-a", f"--qos={qos}", epochs=20, size="1-8")
-        box.wait_ended(number, limit_s=60)
-        print(jobs.sizes(number), lucidd.ctl("explain", number))
-        well(box, jobs, number, 400)
-        assert len(jobs.sizes(number)) <= 6, "it is not stopped again and again for what the limit does not give"
 
 
 def test_a_job_whose_nodes_have_different_numbers_of_gpus_knows_how_many_it_has(box: Box, lucidd: Lucidd) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from box import Box
+from box import Box, rewritten
 from daemon_box import Lucidd, has_measured
 
 FORMS = {
@@ -147,30 +146,13 @@ def test_every_variable_is_that_of_plain_slurm(box: Box, knowing: Lucidd) -> Non
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_script_may_count_its_processes_by_sbatchs_variables(box: Box, knowing: Lucidd) -> None:
-    """torchrun --nproc_per_node=$SLURM_GPUS_PER_NODE, and steps side by side on a GPU each."""
-    text = (
-        "echo $SLURM_GPUS_PER_NODE processes; "
-        "for i in 1 2; do srun -n1 -c1 --exact --mem=100 --gres=gpu:1 sh -c 'echo on $CUDA_VISIBLE_DEVICES; sleep 2' "
-        "& done; wait"
-    )
-    knowing.start()
-    began = time.monotonic()
-    jobs, in_slots = play(box, {"side": "--gpus-per-node=2 -n2 -N1"}, text)
-    assert in_slots == {"side"}
-    lines = [line for line in box.output(jobs["side"]).splitlines() if not line.startswith("srun: ")]
-    assert lines[0] == "2 processes"
-    assert len({line for line in lines if line.startswith("on ")}) == 2
-    assert time.monotonic() - began < 60
-
-
 def test_without_the_filter_the_variables_are_unset_and_steps_run(box: Box, knowing: Lucidd) -> None:
     """The control: a site that does not load cli_filter.lua."""
     conf, plugin = box.root / "etc/slurm/lucid.slurm.conf", box.root / "etc/slurm/lucid.plugin.conf"
-    before = {path: path.read_text() for path in (conf, plugin)}
-    conf.write_text(before[conf].replace("CliFilterPlugins=lua\n", ""))
-    plugin.write_text(before[plugin].replace("steps mapped\n", ""))
-    try:
+    with (
+        rewritten(conf, conf.read_text().replace("CliFilterPlugins=lua\n", "")),
+        rewritten(plugin, plugin.read_text().replace("steps mapped\n", "")),
+    ):
         knowing.start()
         asking = box.sbatch("--gpus=2", "-J", "prog", script="srun --gres=gpu:1 true")
         assert "share=0;why=srun" in box.tag(asking)
@@ -179,9 +161,6 @@ def test_without_the_filter_the_variables_are_unset_and_steps_run(box: Box, know
         said = box.output(jobs["plain"])
         assert "SLURM_GPUS=" not in said
         assert "stepped" in said
-    finally:
-        for path, text in before.items():
-            path.write_text(text)
 
 
 def test_a_start_that_gives_fewer_tasks_ends_before_its_first_line(box: Box, knowing: Lucidd) -> None:

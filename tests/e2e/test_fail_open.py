@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from box import Box
+from box import Box, rewritten
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 NOWHERE = "/nonexistent/heartbeat"
@@ -129,19 +129,15 @@ def test_a_request_that_had_become_slots_is_given_back_even_half_way(box: Box) -
 
 def test_a_routed_job_goes_back_to_its_own_partition(box: Box) -> None:
     settings = box.root / "etc/slurm/lucid.plugin.conf"
-    before = settings.read_text()
-    settings.write_text(before.replace("route no", "route yes"))
     blocker = box.sbatch("-p", "prof", "--gres=gpu:4", script="sleep 60", user="root")
-    try:
-        box.wait("the profiling node taken", lambda: box.state(blocker) == "RUNNING")
+    with rewritten(settings, settings.read_text().replace("route no", "route yes")):
+        box.wait("the profiling node taken", lambda: box.runs(blocker))
         box.beat(extra="profiling prof\nn_prof 4\n")
         number = box.sbatch("--gres=gpu:2")
         assert (box.job(number)["partition"], box.state(number)) == ("prof", "PENDING")
         assert release(box, "--all").returncode == 0
         box.wait_ended(number)
         assert box.job(number)["partition"] == "vc-a"
-    finally:
-        settings.write_text(before)
 
 
 def test_site_factors_are_taken_back(box: Box) -> None:

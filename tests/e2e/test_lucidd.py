@@ -1,15 +1,12 @@
-"""lucidd on a real Slurm: sbatch as usual, profiled, placed, packed, ordered, explained; and whatever users type or
-befalls it."""
+"""lucidd on a real Slurm: sbatch as usual, profiled, placed, packed, explained; and whatever users type."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from box import Box
 from daemon_box import Lucidd, has_measured, with_constant
 
@@ -20,10 +17,6 @@ EVERY_PLAN = with_constant("lucid.store.plan_records", "EVERY_S", 0.0)
 
 def shards(box: Box, number: str) -> str:
     return str(box.job(number)["tres_per_node"])
-
-
-def states(box: Box, numbers: list[str]) -> dict[str, str]:
-    return {number: box.state(number) for number in numbers}
 
 
 def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, tmp_path: Path) -> None:
@@ -41,7 +34,7 @@ def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, tmp_pat
         gpus = ",".join(re.findall(r"shard:g(\d)", shards(box, first)))
         box.wait("lucidd to see it", lambda: lucidd.json("status")["partitions"]["vc-a"]["packed"] == 2)
         box.wait_ended(first, second, wide)
-        assert states(box, [first, second, wide]) == dict.fromkeys([first, second, wide], "COMPLETED")
+        assert {box.state(number) for number in (first, second, wide)} == {"COMPLETED"}
         for number in pair:
             assert f"GPUS={gpus}\nSTEP={gpus}\n" in box.output(number)
         told = lucidd.ctl("explain", second) + lucidd.ctl("explain", first)  # who is requeued first starts first
@@ -53,124 +46,36 @@ def test_jobs_are_profiled_and_packed_on_exactly_the_same_gpus(box: Box, tmp_pat
         assert again["records"] == again["same"] > 3
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        pytest.param("held", marks=pytest.mark.slow),
-        pytest.param("profiling", marks=pytest.mark.slow),
-        "requeued",
-        pytest.param("packed", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_in_any_phase_no_job_is_lost_or_started_twice(box: Box, lucidd: Lucidd, phase: str) -> None:
-    ids = [box.sbatch("--gres=gpu:2", "-J", f"j{n}", script="echo BEGIN; sleep 12") for n in range(2)]
-    ready = {
-        "held": lambda: True,
-        "profiling": lambda: box.job(ids[0])["partition"] == "prof" and box.state(ids[0]) == "RUNNING",
-        "requeued": lambda: box.job(ids[0])["restart_cnt"] == 1,
-        "packed": lambda: any("shard" in shards(box, n) for n in ids),
-    }[phase]
-    box.wait(phase, ready, 40)
-    lucidd.kill()
-    time.sleep(2)
-    lucidd.start()
-    box.wait_ended(*ids, limit_s=90)
-    assert set(states(box, ids).values()) == {"COMPLETED"}
-    for number in ids:
-        assert box.job(number)["restart_cnt"] <= 1, "at most the requeue after profiling"
-        assert box.output(number).count("BEGIN") == 1, (
-            "the run that counted ran once (output is truncated at requeue)"
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", ["damaged while it is down", "deleted under it"])
-def test_a_store_that_is_gone_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd, harm: str) -> None:
-    ids = [box.sbatch("--gres=gpu:1", "-J", f"s{n}", script="sleep 6") for n in range(2)]
-    box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
-    if harm == "deleted under it":
-        for path in lucidd.folder.glob("lucid.db*"):
-            path.unlink()
-        box.wait("a new store", lambda: "a new one begun" in lucidd.log(), 15)
-        assert lucidd.json("status")["alive"]
-    else:
-        lucidd.kill()
-        for part in lucidd.folder.glob("lucid.db*"):
-            part.unlink() if part.name != "lucid.db" else part.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
-        lucidd.start()
-        assert list(lucidd.folder.glob("lucid.db.damaged-*"))
-    box.wait_ended(*ids, limit_s=90)
-    assert set(states(box, ids).values()) == {"COMPLETED"}
-
-
-ONCE = {
-    "mkdir": "set -e; mkdir /tmp/out-$SLURM_JOB_ID; sleep 9",
-    "count": 'set -e; test -z "$SLURM_RESTART_COUNT"; sleep 9',
-}
-"""Scripts that cannot be started over."""
-
-
-def test_by_its_defaults_a_script_that_cannot_be_started_over_runs_once(box: Box, tmp_path: Path) -> None:
-    with Lucidd(box, tmp_path / "state", restarts="") as lucidd:
-        ids = [box.sbatch("--gres=gpu:1", "-J", name, script=script) for name, script in ONCE.items()]
-        licensed = [box.sbatch("--gres=gpu:1", "-L", "matlab:2", "-J", f"l{n}", script="sleep 3") for n in range(2)]
-        box.wait_ended(*ids, *licensed)
-        assert [(box.state(n), box.job(n)["restart_cnt"]) for n in (*ids, *licensed)] == [("COMPLETED", 0)] * 4
-        for number in ids:
-            decided = [entry["verb"] for entry in lucidd.story(number)["decisions"]]
-            assert [verb for verb in decided if verb != "hold"] == ["start"]
-            assert "shard" in shards(box, number), "in slots from the start, though nobody had measured it"
-        spans = sorted((box.job(n)["start_time"]["number"], box.job(n)["end_time"]["number"]) for n in licensed)
-        assert spans[0][1] <= spans[1][0], "one after the other: there are two licences"
+def test_jobs_that_need_the_same_licences_run_one_after_the_other(box: Box, tmp_path: Path) -> None:
+    with Lucidd(box, tmp_path / "state", restarts=""):
+        jobs = [box.sbatch("--gres=gpu:1", "-L", "matlab:2", "-J", f"l{n}", script="sleep 3") for n in range(2)]
+        box.wait_ended(*jobs)
+    assert [(box.state(number), box.job(number)["restart_cnt"]) for number in jobs] == [("COMPLETED", 0)] * 2
+    spans = sorted((box.job(n)["start_time"]["number"], box.job(n)["end_time"]["number"]) for n in jobs)
+    assert spans[0][1] <= spans[1][0], "there are two licences"
 
 
 # -- order mode ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def ordering(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(box, tmp_path / "lucidd", mode="order")
-    yield one
-    one.close()
-    box.stop_beating()
-
-
-def shown_priority(box: Box, number: str) -> int:
-    words = box.run("scontrol", "show", "job", number).stdout.split()
-    return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
-
-
-def full_queue(box: Box) -> tuple[str, str]:
-    """vc-b is full; a job of all its GPUs waits there, and one of one GPU."""
+def test_order_mode_orders_writes_again_what_is_undone_and_is_taken_back(box: Box, tmp_path: Path) -> None:
+    """A factor is undone by hand, at once: as backfill does it that began before and yielded meanwhile."""
     full = box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 600")
-    box.wait("it runs", lambda: box.state(full) == "RUNNING")
-    return box.sbatch("--gres=gpu:4", "-p", "vc-b"), box.sbatch("--gres=gpu:1", "-p", "vc-b")
-
-
-def test_order_mode_orders_and_is_taken_back(box: Box, ordering: Lucidd) -> None:
-    large, small = full_queue(box)
-    before = {number: shown_priority(box, number) for number in (large, small)}
-    ordering.start()
-    box.wait("the order", lambda: shown_priority(box, small) >= before[small] + 900)
-    assert shown_priority(box, small) > shown_priority(box, large) > before[large]
-    assert ordering.json("status")["modes"] == {"vc-a": "order", "vc-b": "order"}
-    assert "order" in ordering.ctl("explain", small)
-    ordering.kill()
-    assert "1 jobs" not in ordering.ctl("uninstall")
-    box.wait("the old priorities", lambda: shown_priority(box, small) <= before[small] + 100)
-
-
-def test_a_site_factor_that_is_taken_back_is_written_again_and_counted(box: Box, ordering: Lucidd) -> None:
-    """By hand, at once after lucidd wrote it: as backfill does that began before and yielded meanwhile."""
-    _, small = full_queue(box)
-    before = shown_priority(box, small)
-    ordering.start()
-    until = time.monotonic() + 120.0
-    while shown_priority(box, small) < before + 900:
-        assert time.monotonic() < until
-    box.scontrol("update", f"JobId={small}", "SiteFactor=0")
-    box.wait("it is written again", lambda: shown_priority(box, small) >= before + 900)
-    assert ordering.json("status")["counts"]["factors_undone"] == 1
+    box.wait("it runs", lambda: box.runs(full))
+    large, small = (box.sbatch(f"--gres=gpu:{gpus}", "-p", "vc-b") for gpus in (4, 1))
+    before = {number: box.priority(number) for number in (large, small)}
+    with Lucidd(box, tmp_path / "lucidd", mode="order") as lucidd:
+        until = time.monotonic() + 120.0
+        while box.priority(small) < before[small] + 900:
+            assert time.monotonic() < until
+        box.scontrol("update", f"JobId={small}", "SiteFactor=0")
+        box.wait("it is written again", lambda: box.priority(small) >= before[small] + 900)
+        assert box.priority(small) > box.priority(large) > before[large]
+        told = lucidd.json("status")
+        assert (told["counts"]["factors_undone"], told["modes"]) == (1, {"vc-a": "order", "vc-b": "order"})
+        lucidd.kill()
+        assert "1 jobs" not in lucidd.ctl("uninstall")
+        box.wait("the old priorities", lambda: box.priority(small) <= before[small] + 100)
 
 
 # -- what users and administrators type ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from box import Box
-from testbeds import PATH, plain_slurm, why_not_made
+from testbeds import PATH, plain_slurm, slurms_own, why_not_made
 
 from sdists import unpacked_sdist
 from testbed import tree
@@ -108,10 +108,6 @@ class Host:
         shutil.copy(deb, self.root / "srv/package.deb")
         return self.sh(f"apt-get install --yes {' '.join(options)} /srv/package.deb", fails=fails)
 
-    def slurm_files(self) -> dict[str, bytes]:
-        etc = self.root / "etc/slurm"
-        return {str(path.relative_to(etc)): path.read_bytes() for path in etc.rglob("*") if path.is_file()}
-
     @contextmanager
     def lucidd(self) -> Iterator[None]:
         """The package's, by its unit's own command line, as its unit's user; ended politely."""
@@ -175,12 +171,11 @@ def clean(host: Host) -> None:
 
 def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packages) -> None:
     box, root = host.box, host.root
-    before, config = host.slurm_files(), box.run("scontrol", "show", "config").stdout
+    before = slurms_own(box)
 
     # installed: nothing of Slurm changed, nothing runs, nothing is to run at the next start of the machine
     host.install(packages.now)
-    assert host.slurm_files() == before
-    assert _settings(box.run("scontrol", "show", "config").stdout) == _settings(config)
+    assert slurms_own(host.box) == before
     assert not list((root / "etc/systemd").rglob("lucid*"))
     assert host.sh("pgrep -u lucid || true", user="root").strip() == ""
     assert host.sh("stat -c '%U %a' /var/lib/lucid /run/lucid").split() == ["lucid", "700", "lucid", "755"]
@@ -219,7 +214,7 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
         assert waiting in host.sh("lucidctl history --json")
     pycache = set(root.glob(f"{LIBRARY}/**/__pycache__"))
     assert pycache
-    assert host.slurm_files() == before
+    assert slurms_own(host.box) == before
 
     # downgraded: refused while the store is of the later version, with the words that help; nothing is changed
     said = host.install(packages.now, "--allow-downgrades", fails=True)
@@ -257,15 +252,15 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
     host.sh("apt-get purge --yes lucid")
     assert host.sh("find /etc /usr /opt /var/lib /run -xdev -iname '*lucid*' ! -path '/var/lib/dpkg/*'").strip() == ""
     assert "lucid:" not in (root / "etc/passwd").read_text()
-    assert host.slurm_files() == before
+    assert slurms_own(host.box) == before
 
 
 def test_the_nodes_package_samples_without_numpy_and_its_hooks_do_nothing_unasked(
     host: Host, packages: Packages
 ) -> None:
-    root, before = host.root, host.slurm_files()
+    root, before = host.root, slurms_own(host.box)
     host.install(packages.node)
-    assert host.slurm_files() == before
+    assert slurms_own(host.box) == before
     said = host.sh("dpkg -L lucid-node")
     assert "numpy" not in said
     assert "pynvml.py" in said
@@ -319,7 +314,7 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
     """rpm's own database and order of scripts; the root folder is a Debian's, so dependencies are not asked for."""
     if not shutil.which("rpm") or not shutil.which("rpmbuild"):
         pytest.skip("rpm and rpmbuild are not installed here: make rpm")
-    root, before = host.root, host.slurm_files()
+    root, before = host.root, slurms_own(host.box)
     now, following = packages.made("rpm", "now"), packages.made("rpm", "next")
     host.sh(f"apt-get install --yes python{PYTHON}")  # the deb's dependency, gone with nobody
 
@@ -331,7 +326,7 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
         return done.stdout + done.stderr
 
     rpm("--install", str(now))
-    assert host.slurm_files() == before
+    assert slurms_own(host.box) == before
     assert rpm("--verify", "lucid").strip() == ""
     assert re.match(r"lucidctl, version \d", host.sh("lucidctl --version", user="alice"))
     assert host.sh("stat -c '%U %a' /var/lib/lucid").split() == ["lucid", "700"]
@@ -349,10 +344,5 @@ def test_the_rpm_does_the_same_in_a_root_folder_of_its_own(host: Host, packages:
     rpm("--erase", "lucid")
     assert not (root / "usr/lib/lucid").exists()
     assert (root / "var/lib/lucid/lucid.db").exists()
-    assert host.slurm_files() == before
+    assert slurms_own(host.box) == before
     host.sh("rm -r /var/lib/lucid /etc/lucid /run/lucid; userdel lucid")
-
-
-def _settings(text: str) -> list[str]:
-    """Without the times at which it was asked."""
-    return [line for line in text.splitlines() if not re.match(r"(Configuration data|BOOT_TIME|NEXT_JOB_ID)", line)]

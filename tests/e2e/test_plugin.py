@@ -9,11 +9,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
-from box import Box
+from box import Box, rewritten
 
 from tool_comments import COMMENTS, LOOKALIKES
 
@@ -74,27 +74,16 @@ def beat(box: Box) -> None:
     box.beat(MODES, extra="profiling prof\nn_prof 0\n")
 
 
-def refused(box: Box, *command: str, user: str = "alice") -> str:
-    """What a user reads; empty where Slurm took it."""
-    done = box.run(*command, user=user, check=False)
-    return " ".join((done.stderr or done.stdout).split()) if done.returncode else ""
-
-
 def submits(box: Box, options: str, user: str = "alice") -> str:
-    return refused(box, "sbatch", "-D", "/tmp", *options.split(), "--wrap=true", user=user)
+    return box.refused("sbatch", "-D", "/tmp", *options.split(), "--wrap=true", user=user)
 
 
-@contextmanager
-def settings(box: Box, old: str, new: str) -> Iterator[None]:
+def settings(box: Box, old: str, new: str) -> AbstractContextManager[None]:
     """The plugin's settings with other words in them; without ``old``, with more."""
     path = box.root / "etc/slurm/lucid.plugin.conf"
     before = path.read_text()
     assert old in before
-    path.write_text(before.replace(old, new) if old else before + new)
-    try:
-        yield
-    finally:
-        path.write_text(before)
+    return rewritten(path, before.replace(old, new) if old else before + new)
 
 
 def test_without_a_fresh_heartbeat_every_job_passes_untouched(box: Box) -> None:
@@ -316,7 +305,7 @@ def test_begin_times_dependencies_users_holds_and_heterogeneous_jobs_queue_too(b
     own = box.job(box.sbatch(GPU, "--hold", "--comment=mine"))
     assert (own["tag"], own["waits"]) == ("lucid:vc=vc-a;held=1;own=1;node=gres/gpu:1;v=2", True)
     assert own["comment"] == "mine lucid:held"
-    assert "Leave it out" in refused(box, "srun", GPU, "--immediate", "true")
+    assert "Leave it out" in box.refused("srun", GPU, "--immediate", "true")
     number = box.run("sbatch", "--parsable", GPU, "--wrap=true", ":", GPU, user="alice").stdout.strip()
     tags = {job["tag"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)}
     assert tags == {"lucid:vc=vc-a;held=1;skip=het;v=2"}
@@ -378,7 +367,7 @@ def test_no_change_takes_a_job_past_the_queue(box: Box) -> None:
             beat(box)
             job = make(box)
             before = box.job(job)
-            said = refused(box, "scontrol", *change.format(job=job).split())
+            said = box.refused("scontrol", *change.format(job=job).split())
             assert words in said if words else not said, (change, said)
             after = box.job(job)
             assert {field: after[field] for field in KEPT} == {field: before[field] for field in KEPT}, change
@@ -401,7 +390,7 @@ def test_a_change_of_size_is_noted_for_the_task_prolog_and_takes_no_hold_away(bo
     box.run("scontrol", "hold", job)
     box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", "Comment=other", user="alice")
     assert box.job(job)["comment"] == "other lucid:held lucid:admin lucid:resized=1"
-    assert "denied" in refused(box, "scontrol", "release", job)
+    assert "denied" in box.refused("scontrol", "release", job)
 
 
 def test_a_release_gives_back_to_lucid_what_its_user_held_and_lifts_no_administrators_hold(box: Box) -> None:
@@ -414,14 +403,14 @@ def test_a_release_gives_back_to_lucid_what_its_user_held_and_lifts_no_administr
         assert (box.job(job)["waits"], box.job(job)["comment"].strip()) == (True, "")
     job = box.sbatch(GPU, "--comment=mine")
     box.run("scontrol", "hold", job)
-    assert "denied" in refused(box, "scontrol", "release", job)
+    assert "denied" in box.refused("scontrol", "release", job)
     box.run("scontrol", "update", f"JobId={job}", "Comment=other", user="alice")
     assert box.job(job)["comment"].startswith("other lucid:held lucid:admin")
-    assert "denied" in refused(box, "scontrol", "release", job)
+    assert "denied" in box.refused("scontrol", "release", job)
     box.run("scontrol", "release", job)
     assert box.job(job)["waits"], "it is Lucid's again"
     assert not re.search("held|admin", box.job(job)["comment"])
-    assert refused(box, "scontrol", "release", earlier) == ""
+    assert box.refused("scontrol", "release", earlier) == ""
     box.wait_ended(earlier)
     assert box.state(earlier) == "COMPLETED"
 
@@ -441,11 +430,11 @@ def test_a_coordinators_hands_are_bound_where_the_site_names_who_is_exempt(box: 
     beat(box)
     job = box.sbatch(GPU)
     with settings(box, "", "exempt 0\n"):
-        assert refused(box, "scontrol", "release", job, user="lucid") == ""
+        assert box.refused("scontrol", "release", job, user="lucid") == ""
         assert box.job(job)["waits"], "Lucid starts it at its turn"
     lucid = box.run("id", "-u", "lucid").stdout.strip()
     with settings(box, "", f"exempt {lucid}\n"):
-        assert refused(box, "scontrol", "release", job, user="lucid") == ""
+        assert box.refused("scontrol", "release", job, user="lucid") == ""
         assert not box.job(job)["waits"]
 
 

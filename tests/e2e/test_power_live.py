@@ -47,9 +47,6 @@ class Nodes:
     def boots_take(self, seconds: float) -> None:
         (self.power / "boot_s").write_text(f"{seconds}\n")
 
-    def fail(self, *names: str) -> None:
-        (self.power / "fails").write_text("".join(f"{name}\n" for name in names))
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
@@ -61,7 +58,6 @@ def cluster() -> Iterator[Nodes]:
 def nodes(cluster: Nodes) -> Iterator[Nodes]:
     """All but the cloud's are awake, and no job is there."""
     cluster.box.clear()
-    cluster.fail()
     cluster.boots_take(3)
     cluster.wake("n1", "n2", "n3", "n4")
     cluster.forget()
@@ -93,24 +89,6 @@ def test_lucid_wakes_just_the_node_on_which_it_starts_a_job(
     verbs = [item["verb"] for item in lucidd.story(number)["actions"]]
     assert verbs.count("start") == 1
     assert not {"take back", "let go", "hold"} & set(verbs)
-
-
-def test_a_boot_that_fails_brings_the_job_back_into_order(nodes: Nodes, lucidd: Lucidd) -> None:
-    """ResumeTimeout is 40 s here. The job starts on the other node once its begin time, Slurm's own, has come."""
-    box = nodes.box
-    nodes.sleep("n1", "n2")
-    nodes.fail("n1", "n2")
-    number = box.sbatch("-p", "vc-a", "--gres=gpu:1", script="sleep 2")
-    box.wait("its boot fails", lambda: box.job(number)["restart_cnt"] == 1, 60)
-    first = nodes.woken()
-    nodes.fail()
-    box.wait_ended(number, limit_s=100)
-    assert (box.state(number), box.job(number)["restart_cnt"]) == ("COMPLETED", 1)
-    assert len(first) == 1
-    assert set(nodes.woken()) == {"n1", "n2"}
-    actions = lucidd.story(number)["actions"]
-    assert [item["verb"] for item in actions].count("start") == 2, actions
-    assert not [item for item in actions if item["verb"] == "let go"], actions
 
 
 def test_nodes_of_a_cloud_come_and_go(nodes: Nodes, lucidd: Lucidd) -> None:

@@ -15,22 +15,16 @@ ALONE = "--comment=lucid:exclusive"
 
 
 @contextmanager
-def scavenged(box: Box, *more: str, mode: str = "REQUEUE", kind: str = "partition_prio") -> Iterator[Box]:
-    """Partition scav of tier 1 over the nodes of vc-a and vc-b, which have tier 10. ``more``: further lines of
-    slurm.conf. All is as it was afterwards."""
-    conf = box.root / "etc/slurm/slurm.conf"
-    before = conf.read_text()
-    lines = [f"PreemptType=preempt/{kind}", f"PreemptMode={mode}", *more]
-    conf.write_text(before + "\n".join([*lines, "PartitionName=scav Nodes=n[1-3] PriorityTier=1", ""]))
-    box.run("scontrol", "reconfigure")
-    try:
-        for vc in ("vc-a", "vc-b"):
-            box.run("scontrol", "update", f"PartitionName={vc}", "PriorityTier=10")
-        yield box
-    finally:
-        box.clear()
-        conf.write_text(before)
-        box.run("scontrol", "reconfigure")
+def scavenged(box: Box, kind: str = "partition_prio") -> Iterator[Box]:
+    """Partition scav of tier 1 over the nodes of vc-a and vc-b, which have tier 10. All is as it was afterwards."""
+    lines = f"PreemptType=preempt/{kind}\nPreemptMode=REQUEUE\nPartitionName=scav Nodes=n[1-3] PriorityTier=1\n"
+    with box.configured(more=lines):
+        try:
+            for vc in ("vc-a", "vc-b"):
+                box.run("scontrol", "update", f"PartitionName={vc}", "PriorityTier=10")
+            yield box
+        finally:
+            box.clear()
 
 
 @pytest.fixture
@@ -43,32 +37,26 @@ def scavenger(box: Box, node: str, gpus: int, *options: str) -> str:
     return box.sbatch("-p", "scav", "-w", node, f"--gres=gpu:{gpus}", "-t", "60", *options, script="sleep 3000")
 
 
-def runs(box: Box, *numbers: str) -> bool:
-    jobs = box.jobs()
-    return all(jobs[number]["job_state"] == ["RUNNING"] for number in numbers)
-
-
 def started_after(box: Box, number: str) -> float:
     """Seconds from its submission until it was seen to run."""
     began = time.monotonic()
-    box.wait("the owner's job runs", lambda: runs(box, number), 30)
+    box.wait("the owner's job runs", lambda: box.runs(number), 30)
     return time.monotonic() - began
 
 
 @pytest.fixture
 def packs(scav: Box, tmp_path: Path) -> Iterator[Lucidd]:
-    one = Lucidd(scav, tmp_path / "lucidd", restarts="")
-    with one:
+    with Lucidd(scav, tmp_path / "lucidd", restarts="") as one:
         yield one
 
 
 def test_an_owners_job_starts_as_soon_as_under_plain_slurm_and_the_youngest_go(scav: Box, packs: Lucidd) -> None:
     box, one = scav, packs
     victims = [scavenger(box, node, 2) for node in ("n1", "n2", "n3", "n3", "n1")]
-    box.wait("scavengers run", lambda: runs(box, *victims))
+    box.wait("scavengers run", lambda: box.runs(*victims))
     time.sleep(15)
     young = scavenger(box, "n2", 2)
-    box.wait("scavengers fill n1 to n3", lambda: runs(box, young))
+    box.wait("scavengers fill n1 to n3", lambda: box.runs(young))
     off = ("--comment=lucid:off", "-t", "60")
     plain = started_after(box, box.sbatch("-p", "vc-b", "--gres=gpu:4", *off, script="sleep 3000"))
     owner = box.sbatch("-p", "vc-a", "--gpus=1", ALONE, "-t", "60", script="srun env | grep CUDA_VIS; sleep 3000")
@@ -90,28 +78,9 @@ def test_an_owners_job_starts_as_soon_as_under_plain_slurm_and_the_youngest_go(s
     four = box.sbatch("-p", "vc-a", "--gpus-per-node=4", ALONE, "-t", "60", script="srun -n1 true && sleep 3000")
     print(f"four GPUs: {started_after(box, four):.1f} s")
     assert box.job(four)["nodes"] == "n1"
-    assert runs(box, owner)
+    assert box.runs(owner)
     box.run("scontrol", "requeue", four)  # by an administrator: it queues again, as its user wrote it
-    box.wait("it runs again", lambda: runs(box, four) and box.job(four)["restart_cnt"] == 1, 40)
-
-
-def test_a_start_waits_for_the_grace_time_of_those_that_go(scav: Box, packs: Lucidd) -> None:
-    box, one = scav, packs
-    box.run("scontrol", "update", "PartitionName=scav", "GraceTime=20")
-    one.kill()
-    one.start()
-    script = "trap 'sleep 15; exit' TERM; sleep 3000 & wait"
-    deaf = [box.sbatch("-p", "scav", "-w", node, "--gres=gpu:4", "-t", "60", script=script) for node in ("n1", "n2")]
-    box.wait("they run", lambda: runs(box, *deaf))
-    owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", ALONE, "-t", "60", script="sleep 3000")
-    print(f"after {started_after(box, owner):.1f} s", one.ctl("explain", owner))
-
-    def verbs() -> list[str]:
-        return [action["verb"] for action in one.story(owner)["actions"]]
-
-    box.wait("who went is noted", lambda: len(verbs()) > 1, 20)
-    assert verbs() == ["start", "preempts"], verbs()
-    assert sum(box.job(number)["restart_cnt"] for number in deaf) == 1
+    box.wait("it runs again", lambda: box.runs(four) and box.job(four)["restart_cnt"] == 1, 40)
 
 
 def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: Path) -> None:
@@ -121,10 +90,9 @@ def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: P
     toml = one.folder / "lucid.toml"
     toml.write_text(toml.read_text() + 'scav = "pack"\n')
     has_measured(one, "wrap")
-    one.start()
-    try:
+    with one:
         jobs = [box.sbatch("-p", "scav", "--gres=gpu:4", "-t", "60", script="sleep 3000") for _ in range(7)]
-        box.wait("pairs on n1 to n3, and one on the profiling node", lambda: runs(box, *jobs), 40)
+        box.wait("pairs on n1 to n3, and one on the profiling node", lambda: box.runs(*jobs), 40)
         where = {number: box.job(number)["nodes"] for number in jobs}
         pairs = [number for number in jobs if where[number] != "n4"]
         assert sorted(where[number] for number in pairs) == ["n1", "n1", "n2", "n2", "n3", "n3"]
@@ -140,39 +108,30 @@ def test_packed_scavengers_go_when_their_gpus_are_claimed(scav: Box, tmp_path: P
             40,
         )
         print(one.ctl("explain", gone[0]), one.ctl("queue"))
-        assert runs(box, *(number for number in pairs if number not in gone))
+        assert box.runs(*(number for number in pairs if number not in gone))
         box.run("scancel", owner)
-        box.wait("they run again, as a pair", lambda: runs(box, *pairs), 60)
+        box.wait("they run again, as a pair", lambda: box.runs(*pairs), 60)
         plain = box.sbatch("-p", "vc-b", "--gres=gpu:4", "--comment=lucid:off", "-t", "60", script="sleep 3000")
         print(f"a plain job over a pair: {started_after(box, plain):.1f} s")
         gone = [number for number in pairs if where[number] == "n3"]
         box.wait("those wait as jobs of Lucid's, too", lambda: all(box.job(n)["waits"] for n in gone), 60)
         box.run("scancel", plain)
-        box.wait("they run again", lambda: runs(box, *pairs), 60)
+        box.wait("they run again", lambda: box.runs(*pairs), 60)
         assert not any("resized" in box.job(number)["comment"] for number in pairs)
-    finally:
-        one.close()
 
 
 def test_by_qos_jobs_of_the_same_partition_are_claimed(box: Box, tmp_path: Path) -> None:
     """QOS four-gpus may preempt QOS normal."""
     box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=normal")
     try:
-        with scavenged(box, kind="qos"):
-            one = Lucidd(box, tmp_path / "lucidd", restarts="")
-            one.start()
-            try:
-                plain = ("-p", "vc-a", "--comment=lucid:off", "-t", "60")
-                jobs = [box.sbatch(*plain, f"--gres=gpu:{gpus}", script="sleep 3000") for gpus in (4, 3, 1)]
-                box.wait("vc-a is full", lambda: runs(box, *jobs))
-                low = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="true")
-                owner = box.sbatch(
-                    "-p", "vc-a", "--qos=four-gpus", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 99"
-                )
-                print(f"by QOS: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
-                assert [box.job(number)["restart_cnt"] for number in jobs] == [0, 0, 1]
-                assert not runs(box, low)
-            finally:
-                one.close()
+        with scavenged(box, "qos"), Lucidd(box, tmp_path / "lucidd", restarts="") as one:
+            plain = ("-p", "vc-a", "--comment=lucid:off", "-t", "60")
+            jobs = [box.sbatch(*plain, f"--gres=gpu:{gpus}", script="sleep 3000") for gpus in (4, 3, 1)]
+            box.wait("vc-a is full", lambda: box.runs(*jobs))
+            low = box.sbatch("-p", "vc-a", "--gres=gpu:1", ALONE, "-t", "60", script="true")
+            owner = box.sbatch("-p", "vc-a", "--qos=four-gpus", "--gres=gpu:1", ALONE, "-t", "60", script="sleep 99")
+            print(f"by QOS: {started_after(box, owner):.1f} s", one.ctl("explain", owner))
+            assert [box.job(number)["restart_cnt"] for number in jobs] == [0, 0, 1]
+            assert not box.runs(low)
     finally:
         box.run("sacctmgr", "-i", "modify", "qos", "four-gpus", "set", "preempt=")

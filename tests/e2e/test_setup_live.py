@@ -128,39 +128,6 @@ def like(cluster: Site) -> Iterator[None]:
         yield
 
 
-def could_lend(found: Any) -> bool:
-    return any("could lend each other idle GPUs" in note for note in found["notes"])
-
-
-@pytest.mark.usefixtures("like")
-def test_setup_tells_of_the_pool_makes_it_and_takes_it_away_byte_for_byte(cluster: Site, plain: Box) -> None:
-    before = slurms_own(plain)
-    assert could_lend(told(plain, f"{POOL} --dry-run"))
-    files = told(plain, f"{POOL} --lending borrow --dry-run")["files"]
-    lines = [line for file in files for line in file["diff"].splitlines()]
-    assert "+PartitionName=overflow Nodes=n[1-4] MaxTime=2-0 AllowGroups=ALL" in lines
-    assert "+quotas = { vc-a = 4, vc-b = 4, vc-c = 8 }" in lines
-    assert slurms_own(plain) == before
-
-    assert could_lend(told(plain, f"{POOL} --yes")), "--yes alone does not decide whose GPUs they are"
-    packed, toml = slurms_own(plain), (plain.root / "etc/lucid/lucid.toml").read_text()
-    assert b"PartitionName=overflow" not in (plain.root / "etc/slurm/slurm.conf").read_bytes()
-    made = told(plain, f"{POOL} --lending borrow --yes")
-    assert made["changed"]
-    assert not [found for found in made["findings"] if found["level"] != "ok" and "overflow" in found["what"]]
-    assert "MaxTime=2-00:00:00" in plain.run("scontrol", "show", "partition", "overflow").stdout
-    again = told(plain, f"{POOL} --lending borrow --yes")
-    assert (again["changed"], could_lend(again)) == (False, False)
-
-    ended = cluster.type(f"{POOL} --lending off --yes")
-    assert "overflow" in ended
-    assert slurms_own(plain) == packed, "slurm.conf and what slurmctld runs with are as before the pool"
-    text = (plain.root / "etc/lucid/lucid.toml").read_text()
-    off = '[policy.lending]\nmode = "off"\n'
-    assert text.replace(off, "") == toml, "all that is left is that lending is off"
-    assert not could_lend(told(plain, f"{POOL} --dry-run")), "it is told no more"
-
-
 @pytest.mark.usefixtures("like")
 def test_the_pools_partition_goes_only_once_no_job_is_left_in_it(cluster: Site, plain: Box) -> None:
     """Slurm kills running jobs whose partition goes."""

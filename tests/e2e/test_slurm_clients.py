@@ -130,21 +130,16 @@ def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: Co
     assert {see(client, number).eligible_s for number in ids} == {begin_s + 60}
 
 
-def priority(box: Box, number: str) -> int:
-    words = box.run("scontrol", "show", "job", number).stdout.split()
-    return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
-
-
 def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: CommandClient, box: Box) -> None:
     box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 600")
     one = box.sbatch("--gres=gpu:4", "-p", "vc-b")
     array = box.sbatch("--gres=gpu:4", "-p", "vc-b", "--array=1-2")
     for number, target in ((one, one), (array, f"{array}_2")):
-        before = priority(box, number)
+        before = box.priority(number)
         client.update(target, Changes(site_factor=5000))
-        assert 4900 <= priority(box, target) - before <= 5100
+        assert 4900 <= box.priority(target) - before <= 5100
         client.update(target, Changes(site_factor=0))
-        assert abs(priority(box, target) - before) <= 100
+        assert abs(box.priority(target) - before) <= 100
 
 
 def test_a_running_job_is_requeued(client: CommandClient, box: Box) -> None:

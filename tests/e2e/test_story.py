@@ -33,11 +33,6 @@ def slots(box: Box, number: str) -> str:
     return str(box.job(number)["tres_per_node"])
 
 
-def priority(box: Box, number: str) -> int:
-    words = box.run("scontrol", "show", "job", number).stdout.split()
-    return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
-
-
 # -- README ------------------------------------------------------------------------------------------------------
 
 
@@ -120,13 +115,13 @@ def _orders(site: Site, reader: Reader, back: str, ends: str) -> None:
     """Small jobs go first, and one command takes that back."""
     box = site.box
     full = [box.sbatch("-p", "vc-a", "--gres=gpu:4", script="sleep 600") for _ in range(2)]
-    box.wait("they run", lambda: all(box.state(job) == "RUNNING" for job in full))
+    box.wait("they run", lambda: box.runs(*full))
     large, small = (box.sbatch("-p", "vc-a", f"--gres=gpu:{gpus}") for gpus in (4, 1))
-    box.wait("the order", lambda: priority(box, small) > priority(box, large))
+    box.wait("the order", lambda: box.priority(small) > box.priority(large))
     assert "order" in site.ctl("explain", small)
     assert site.json("status")["modes"] == {"vc-a": "order", "vc-b": "observe", "prof": "observe"}
     reader.type(back)
-    box.wait("Slurm's own order", lambda: priority(box, large) >= priority(box, small))
+    box.wait("Slurm's own order", lambda: box.priority(large) >= box.priority(small))
     reader.type(ends)
     site.clear()
 
@@ -276,7 +271,7 @@ def test_killed_and_started_again_lucidd_loses_no_job_and_starts_none_twice(pack
     script = f"echo BEGIN; {GATE.format(gate.name)}"
     alone = ["-p", "vc-b", "--gres=gpu:4", "--comment=lucid:exclusive"]
     running = box.sbatch(*alone, script=script)
-    box.wait("it runs", lambda: box.state(running) == "RUNNING")
+    box.wait("it runs", lambda: box.runs(running))
     waiting = [box.sbatch(*alone, script=script) for _ in range(3)]
     # the profiling node takes one of them in
     assert any(box.job(job)["waits"] for job in waiting)

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from box import HOSTILE_NAMES, Box
+from box import HOSTILE_NAMES, rewritten
 from daemon_box import seal
 from story_box import Site
 
 pytestmark = pytest.mark.story
-
-
-def refused(box: Box, *options: str, user: str = "alice") -> str:
-    """What a user reads; empty where Slurm took the job."""
-    done = box.run("sbatch", "-D", "/tmp", *options, "--wrap=true", user=user, check=False)
-    return " ".join((done.stderr or done.stdout).split()) if done.returncode else ""
 
 
 def release(site: Site, *options: str) -> str:
@@ -99,7 +93,7 @@ def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queu
     asking = box.sbatch(*beating("--gres=gpu:1"), script="srun --gres=gpu:1 hostname")
     assert box.tag(asking) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2", "cli_filter.lua maps it to the job's slots"
     for options, words in REFUSED.items():
-        said = refused(box, *beating(options))
+        said = box.refused("sbatch", "-D", "/tmp", *beating(options), "--wrap=true")
         assert said, options
         assert words in said, options
     for change in ("Partition=prof", "Gres=gpu:2", "TresPerNode=gres/shard:g0:1", "Extra=lucid-gpus=0"):
@@ -111,19 +105,17 @@ def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queu
 @pytest.fixture
 def hanging(dead: Site) -> Iterator[Site]:
     """The nodes' sampler hangs, and MPS fails."""
-    conf = dead.box.root / "etc/slurm/lucid/node.conf"
-    before = conf.read_text()
     stopped = dead.box.root / "srv/failing"
     stopped.mkdir(exist_ok=True)
     for name in ("start", "stop"):
         (stopped / name).write_text('#!/bin/sh\necho "${0##*/} $*" >> /srv/hooks.log\nexit 3\n')
         (stopped / name).chmod(0o755)
-    conf.write_text("sampler /opt/lucid/bin/lucid-sampler\nmps /srv/failing\nlimit 3\nbad $(touch /tmp/pwned)\n")
     mark = dead.box.root / "srv/sampler-hangs"
     mark.touch()
-    yield dead
+    text = "sampler /opt/lucid/bin/lucid-sampler\nmps /srv/failing\nlimit 3\nbad $(touch /tmp/pwned)\n"
+    with rewritten(dead.box.root / "etc/slurm/lucid/node.conf", text):
+        yield dead
     mark.unlink()
-    conf.write_text(before)
 
 
 def test_hooks_get_numbers_and_neither_a_hanging_nor_a_failing_one_harms_the_job(hanging: Site) -> None:

@@ -13,9 +13,6 @@ from daemon_box import Lucidd
 
 from lucid.store.sqlite import SqliteStore
 
-HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
-
-
 LUCIDD = {"restarts": ""}
 
 
@@ -41,52 +38,10 @@ def verbs(lucidd: Lucidd, *jobs: str) -> list[str]:
     return [verb for verb in done if verb not in ("park", "hold")]
 
 
-def planned(box: Box, lucidd: Lucidd, job: str) -> None:
-    box.wait("a decision", lambda: bool(lucidd.story(job)["decisions"]))
-
-
 def started_s(box: Box, jobs: list[str]) -> list[float]:
     """When those of them started that have, the first first."""
     known = box.jobs()
     return sorted(known[job]["start_time"]["number"] for job in jobs if known[job]["job_state"] != ["PENDING"])
-
-
-def test_jobs_that_reach_into_a_window_are_held_in_order_and_not_tried(box: Box, lucidd: Lucidd) -> None:
-    with window(box, "now+20minutes", 120):
-        jobs = [box.sbatch(*HOUR, "-J", f"hour-{n}", script="sleep 600") for n in range(40)]
-        planned(box, lucidd, jobs[-1])
-        time.sleep(20)
-        assert verbs(lucidd, *jobs) == [], "nothing was tried, taken back, restored or let go"
-        known = box.jobs()
-        assert all(known[job]["waits"] for job in jobs)
-        story = " ".join(lucidd.ctl("explain", jobs[0]).split())  # its lines are wrapped
-        assert "maintenance of n[1-" in story, story
-        assert "its time limit of 1.0 h ends after that begins" in story, story
-        assert " it would start now" in story, story
-        queue = {row["job"]: row for row in lucidd.json("queue")["queue"]}
-        assert queue[jobs[0]]["starts_in_s"][1] > 2 * 3600
-        when = lucidd.json("when", "--gpus", "1", "--time", "1:00:00", "--partition", "vc-a")["partitions"]["vc-a"]
-        assert when["starts_in_s"][1] > 2 * 3600, when
-        short = box.sbatch("-p", "vc-a", "--gres=gpu:1", "-t", "5", script="sleep 1")
-        box.wait_ended(short, limit_s=30)
-        assert box.state(short) == "COMPLETED"
-    box.wait("the first start once it is deleted", lambda: bool(started_s(box, jobs)), 75)
-
-
-def test_after_a_window_the_queue_is_lucids_as_before(box: Box, lucidd: Lucidd) -> None:
-    with window(box, "now+50", 1):
-        ends_s = time.time() + 50 + 60
-        jobs = [box.sbatch("-p", "vc-a", "--gres=gpu:4", "-t", "5", script="sleep 2") for _ in range(6)]
-        before = box.sbatch("-p", "vc-b", "--gres=gpu:1", "-t", "1", script="sleep 120")
-        planned(box, lucidd, jobs[-1])
-        box.wait("its end", lambda: time.time() >= ends_s - 5, 120)
-        assert not started_s(box, jobs), "none before its end"
-        assert started_s(box, [before]) == [] or started_s(box, [before])[0] < ends_s - 60
-        box.wait_ended(*jobs, limit_s=60)
-    first = started_s(box, jobs)[0]
-    assert ends_s - 1 <= first <= ends_s + 5, first - ends_s
-    assert {box.state(job) for job in jobs} == {"COMPLETED"}
-    assert {tuple(verbs(lucidd, job)) for job in jobs} == {("start",)}, "each was told to start once, and started"
 
 
 def test_a_job_with_a_least_time_starts_before_a_window_with_less_as_under_plain_slurm(
@@ -124,18 +79,13 @@ def test_a_users_reservation_is_that_users_and_magnetic_ones_draw_jobs(box: Box,
 @pytest.fixture
 def reboots(box: Box) -> Iterator[None]:
     """There is a program that reboots nodes, and does nothing."""
-    conf = box.root / "etc/slurm/slurm.conf"
-    before = conf.read_text()
-    conf.write_text(before + "RebootProgram=/bin/true\n")
-    box.run("scontrol", "reconfigure")
-    yield
-    conf.write_text(before)
-    box.run("scontrol", "reconfigure")
+    with box.configured(more="RebootProgram=/bin/true\n"):
+        yield
 
 
 def test_a_node_that_is_to_reboot_takes_nothing_until_it_is_back(reboots: None, box: Box, lucidd: Lucidd) -> None:
     running = box.sbatch("-p", "vc-a", "--gres=gpu:4", "-w", "n1", "-t", "5", script="sleep 600")
-    box.wait("it runs", lambda: box.state(running) == "RUNNING")
+    box.wait("it runs", lambda: box.runs(running))
     box.run("scontrol", "reboot", "ASAP", "nextstate=resume", "n1")
     try:
         time.sleep(7)
