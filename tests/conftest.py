@@ -63,6 +63,17 @@ def _no_handler_stays() -> Iterator[None]:
         logging.getLogger(name).handlers.clear()
 
 
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The emulated libnvidia-ml.so.1, loaded where pynvml finds it."""
+    pytest.importorskip("pynvml")
+    from nvml_emulator import build, load
+
+    path = build(tmp_path_factory.mktemp("nvml"))
+    load(path)
+    return path
+
+
 @pytest.fixture
 def stage() -> Any:
     """A Slurm in memory (scenes.slurm.Scene)."""

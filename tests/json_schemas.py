@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from lucid.cli.main import lucidctl
 
-__all__ = ["FOLDER", "Recorder", "closed", "commands", "name_of", "schema_of", "trouble_with"]
+__all__ = ["FOLDER", "Recorder", "closed", "commands", "every_command", "name_of", "schema_of", "trouble_with"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -34,18 +34,19 @@ _BY_NAME = {
 @cache
 def commands() -> dict[str, click.Command]:
     """Every command that takes ``--json``, by its words after lucidctl."""
-    return dict(_walk(lucidctl, ""))
+    found = every_command()
+    return {name: one for name, one in found if any("--json" in getattr(option, "opts", ()) for option in one.params)}
 
 
-def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+def every_command(command: click.Command = lucidctl, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """A command and all below it, by what a user types after lucidctl."""
+    yield name, command
     if isinstance(command, click.Group):
         context = click.Context(command)
         for word in command.list_commands(context):
             inner = command.get_command(context, word)
             assert inner is not None
-            yield from _walk(inner, f"{name} {word}".strip())
-    if any("--json" in getattr(option, "opts", ()) for option in command.params):
-        yield name, command
+            yield from every_command(inner, f"{name} {word}".strip())
 
 
 def name_of(command: click.Command, words: Sequence[str]) -> str | None:

@@ -28,8 +28,6 @@ from nvml_emulator import (
     Board,
     Gpu,
     Proc,
-    build,
-    load,
     uuid_of,
 )
 
@@ -49,14 +47,6 @@ class Source:
     silence: Callable[[], None]
     """Makes the source stop answering."""
     speak: Callable[[], None]
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("pynvml")
-    path = build(tmp_path_factory.mktemp("nvml"))
-    load(path)
-    return path
 
 
 @pytest.fixture

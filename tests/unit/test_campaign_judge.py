@@ -71,30 +71,19 @@ FOUND: dict[str, tuple[str, tuple[Any, ...]]] = {
     "cancelled by nobody while it ran": ("killed", (task(BEGUN, "CANCELLED"), [])),
     "completed without its work": ("lost", (task(BEGUN), [])),
     "failed": ("killed", (task(BEGUN, "FAILED"), [])),
-    "timed out": ("killed", (task(BEGUN, "TIMEOUT"), [])),
-    "its node is said to have failed": ("killed", (task(BEGUN, "NODE_FAIL"), [])),
-    "another node was lost": (
-        "killed", (task(BEGUN, "NODE_FAIL"), [Broken("node-lost", 102.0, 150.0, {"lost": ["n2"]})]),
-    ),
     "its node was lost before it ran": (
         "killed", (task(BEGUN, "NODE_FAIL"), [Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})]),
     ),
     "it ran, and a boot failed": ("killed", (task(BEGUN, "NODE_FAIL"), [NO_BOOT])),
-    "waits at the end": ("stuck", (task("", "PENDING"), [])),
     "runs at the end": ("stuck", (task(BEGUN, "RUNNING"), [])),
     "refused though nobody drew that": ("stuck", (task("", "PENDING", reason="BadConstraints"), [])),
-    "waits, and slurmctld did not forget it": ("stuck", (task("", "PENDING"), [KILL], Told())),
     "its user's release had been saved": (
         "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=5.0), [KILL]),
     ),
     "a step failed by itself while slurmctld was away": (
         "killed", (task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
     ),
-    "a victim of nobody": ("killed", (victim(GAVE_WAY), [])),
     "preempted, and gives way to nobody": ("killed", (task(GAVE_WAY), [], Told(preempted=[120.0]))),
-    "a victim run again after its end": (
-        "doubled", (victim(ONCE + AGAIN), [], Told(preempted=[140.0])),
-    ),
 }  # fmt: skip
 EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "its end was forgotten": ("doubled", (task(ONCE + AGAIN.replace("7 1", "7 0")), [KILL])),
@@ -132,9 +121,8 @@ def test_harm_is_found_and_excused_where_evidence_explains_it(
     assert found(*given) == harm
 
 
-@pytest.mark.parametrize("first_ends", ["", "END 105.0 7 0 0\n"])
-def test_two_runs_at_the_same_time_are_found(first_ends: str) -> None:
-    lines = f"{BEGUN}BEGIN 102.0 7 1 n2 beside\n{first_ends}END 107.0 7 1 0\n"
+def test_two_runs_at_the_same_time_are_found() -> None:
+    lines = f"{BEGUN}BEGIN 102.0 7 1 n2 beside\nEND 107.0 7 1 0\n"
     assert ("doubled", False) in found(task(lines, restarts=True), [])
 
 

@@ -290,16 +290,3 @@ def test_synth(tmp_path: Path) -> None:
     assert "300 jobs for 26 nodes of 8 GPUs in 5 VCs, seed 3" in err
     assert len(read_trace(out).jobs) == 300
     assert vcs.read_text() == ",num\nvision,9\nlanguage,7\nspeech,5\nrobotics,3\nshared,2\n"
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("describe", str(ASSETS / "pack.csv"), "--format", "nope"), "known: helios"),
-        (("synth", "burst", "--jobs", "50", "--out", "no-such-folder/x.csv"), "cannot be written"),
-    ],
-)
-def test_errors_carry_their_exit_code(args: tuple[str, ...], says: str) -> None:
-    with pytest.raises(LucidError, match=says) as caught:
-        run(*args)
-    assert caught.value.exit_code == 2

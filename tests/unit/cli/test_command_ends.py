@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from click.testing import CliRunner, Result
 import demo
 from daemon_site import Site
 from demo_stream import GPUS_PER_NODE, NODES, VC, stream, trace_of
+from json_schemas import every_command
 from lucid.cli.main import _COMMANDS, _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.config.load import load_settings
@@ -208,17 +208,7 @@ def typed(*words: str, site: Site | None = None) -> Result:
     return CliRunner().invoke(lucidctl, [*words, *config])
 
 
-def commands(command: click.Command = lucidctl, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield before, command
-    if isinstance(command, click.Group):
-        ctx = click.Context(command)
-        for name in command.list_commands(ctx):
-            inner = command.get_command(ctx, name)
-            assert inner is not None
-            yield from commands(inner, *before, name)
-
-
-EVERY = list(commands())
+EVERY = [(tuple(name.split()), command) for name, command in every_command()]
 OF_A_JOB = [
     (*words, *(["--job"] if isinstance(one, click.Option) else []))
     for words, command in EVERY

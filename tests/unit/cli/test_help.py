@@ -12,24 +12,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from json_schemas import every_command
 from lucid.cli.console import stdout_console, warn_on_stderr
 from lucid.cli.main import lucidctl
 from lucid.cli.options import EXAMPLES
 from lucid.left_out import LeftOut
 
 
-def commands(command: click.Command = lucidctl, words: str = "") -> Iterator[str]:
-    """Every command that help lists, as what a user types after ``lucidctl``."""
-    yield words
-    if isinstance(command, click.Group):
-        ctx = click.Context(command)
-        for name in command.list_commands(ctx):
-            inner = command.get_command(ctx, name)
-            assert inner is not None
-            yield from commands(inner, f"{words} {name}".strip())
-
-
-@pytest.mark.parametrize("words", list(commands()))
+@pytest.mark.parametrize("words", [words for words, _ in every_command()])
 def test_every_help_ends_with_examples_of_its_command(words: str) -> None:
     """That they can be typed: test_typed_commands.py reads them in docs/commands.md."""
     told = CliRunner().invoke(lucidctl, [*words.split(), "--help"], terminal_width=80)
@@ -41,7 +31,7 @@ def test_every_help_ends_with_examples_of_its_command(words: str) -> None:
 
 
 def test_no_example_is_of_a_command_that_is_gone() -> None:
-    assert set(EXAMPLES) == set(commands())
+    assert set(EXAMPLES) == {words for words, _ in every_command()}
 
 
 def listed(words: str) -> list[str]:

@@ -408,16 +408,9 @@ def test_what_of_power_saving_is_not_served_is_told(site: Site) -> None:
     assert any("n1: asleep, and SuspendTime is not set, so Slurm does not wake it" in what for what in words)
     (item,) = found(asleep(site, POWER, "n4"))
     assert "all nodes of prof sleep: new jobs are not profiled" in item.what
-    down = asleep(site, POWER)
-    nodes = [
-        replace(n, states=frozenset({"DOWN", "POWERED_DOWN"}), reason="ResumeTimeout reached [slurm@now]")
-        if n.name == "n1"
-        else n
-        for n in down.nodes
-    ]
-    assert any(
-        "n1: did not come up within ResumeTimeout (300 s)" in f.what for f in found(replace(down, nodes=nodes))
-    )
+    down = {"states": frozenset({"DOWN", "POWERED_DOWN"}), "reason": "ResumeTimeout reached [slurm@now]"}
+    words = [item.what for item in found(with_nodes("n1", **down)(asleep(site, POWER)))]
+    assert any("n1: did not come up within ResumeTimeout (300 s)" in what for what in words)
 
 
 SHOWN = (

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,8 +64,8 @@ class Home:
         daemon = {"partitions": {"vc": "pack"}, "state_dir": str(self.folder), "heartbeat": str(self.beat)}
         return settings_from({"slurm": self.slurm, "daemon": daemon, "models": {"every_h": 0}}, "test")
 
-    def found(self) -> list[Finding]:
-        findings = [item for item in check_state(self.settings, NOW) if item.level != "ok"]
+    def found(self, changes: Mapping[str, Any] = MappingProxyType({})) -> list[Finding]:
+        findings = [item for item in check_state(self.settings.changed({**changes}), NOW) if item.level != "ok"]
         assert all(item.remedy for item in findings)
         return findings
 
@@ -149,8 +149,7 @@ def test_folders_that_cannot_be_written_are_found(home: Home, monkeypatch: pytes
 def test_training_without_its_libraries_is_found(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_state, "find_spec", lambda name: None)
     assert home.found() == []
-    given = home.settings.changed({"models.every_h": 6.0})
-    (finding,) = [item for item in check_state(given, NOW) if item.level != "ok"]
+    (finding,) = home.found({"models.every_h": 6.0})
     assert "sklearn" in finding.what
 
 
@@ -262,8 +261,7 @@ def test_a_folder_for_reports_in_which_nobody_can_report_is_found(
     make(folder)
     if folder.is_dir() and not level:
         folder.chmod(0o1777)
-    given = home.settings.changed({"daemon.elastic.reports_dir": str(folder)})
-    found = [item for item in check_state(given, NOW) if item.level != "ok"]
+    found = home.found({"daemon.elastic.reports_dir": str(folder)})
     assert [(item.level, words in item.what, f"{folder}" in item.remedy) for item in found] == (
         [(level, True, True)] if level else []
     )
@@ -274,10 +272,9 @@ def test_what_lucidds_own_user_may_not_read_is_found(home: Home) -> None:
     folder = home.folder / "reports"
     folder.mkdir()
     folder.chmod(0o1777)
-    given = home.settings.changed({"daemon.elastic.reports_dir": str(folder)})
     told = {"words": "this user may not read it", "remedy": "chmod", "blind": True}
     home.store.put_view("status", {"reports": told})
-    found = [item for item in check_state(given, NOW) if item.level != "ok"]
+    found = home.found({"daemon.elastic.reports_dir": str(folder)})
     assert [(item.level, item.what) for item in found] == [("bad", "as lucidd sees it: this user may not read it")]
 
 

@@ -122,13 +122,21 @@ def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
     lines = CONF.splitlines(keepends=True)
     nodes = "".join(line for line in lines if line.startswith("NodeName"))
     rest = "".join(line for line in lines if not line.startswith(("NodeName", "GresTypes")))
-    site = Site(tmp_path, rest + "Include nodes.conf\ninclude /etc/slurm/gres_types.conf\n", **{
-        "nodes.conf": nodes, "gres_types.conf": "GresTypes=gpu,nic",
+    rest += "Include nodes.conf\ninclude /etc/slurm/gres_types.conf\nINCLUDE more-%c.conf # x\n"
+    site = Site(tmp_path, rest, "Include gpus.conf\n", **{
+        "nodes.conf": nodes, "gres_types.conf": "GresTypes=gpu,nic", "more-x.conf": "TaskEpilog=/x\n",
+        "gpus.conf": GRES,
     })  # fmt: skip
     texts = site.write(site.merged())
     assert texts["gres_types.conf"] == "GresTypes=gpu,nic,shard", "no line end came with it"
     assert addresses(range(4)) in texts["nodes.conf"]
     assert "NodeName" not in texts["slurm.conf"]
+    assert "Type=a100" not in texts["gpus.conf"]
+    assert "Name=gpu Type=g0" in texts["gres.conf"]
+    assert site.merged().files == {}
+    (site.etc / "more-x.conf").write_text("include slurm.conf\n")
+    with pytest.raises(ConfigError, match="includes itself"):
+        site.merged()
 
 
 @pytest.mark.parametrize(
@@ -186,19 +194,23 @@ def test_however_a_file_is_laid_out_it_stays_so(tmp_path: Path, how: str) -> Non
     assert site.merged().files == {}
 
 
-def test_blanks_operators_quotes_and_case_are_read_as_slurm_reads_them(tmp_path: Path) -> None:
+def test_lines_are_read_as_slurm_reads_them_and_a_task_prolog_has_to_call_lucids(
+    tmp_path: Path,
+) -> None:
     conf = CONF.replace("GresTypes=gpu\n", 'gresTYPES += "gpu,bandwidth" # x\n').replace(
         "Feature=ib", 'Feature = "ib,nvlink"'
     )
     conf = conf.replace("NodeName=n[1-4]", "nodename = n[1-4]") + "JobSubmitPlugins = job_submit/throttle\n"
     site = Site(tmp_path, conf + "TaskProlog = /site/task\n")
     assert "TaskProlog=/site/task" in refused(site.merged())
-    texts = site.write(site.merged(**{"/site/task": "/etc/slurm/lucid/task_prolog\n"}))
+    assert "TaskProlog=/site/task" in refused(site.merged(**{"/site/task": "#!/bin/sh\nexport A=b\n"}))
+    calls = {"/site/task": "#!/bin/sh\necho export A=b\n/etc/slurm/lucid/task_prolog\n"}
+    texts = site.write(site.merged(**calls))
     assert 'gresTYPES += "gpu,bandwidth,shard" # x\n' in texts["slurm.conf"]
     assert "JobSubmitPlugins = job_submit/throttle,lua\n" in texts["slurm.conf"]
     assert 'Feature = "ib,nvlink,a100"  # rack 1\n' in texts["slurm.conf"]
     assert texts["slurm.conf"].count("askProlog") == 1
-    assert site.merged(**{"/site/task": "/etc/slurm/lucid/task_prolog\n"}).files == {}
+    assert site.merged(**calls).files == {}
 
 
 @pytest.mark.parametrize(
@@ -217,18 +229,6 @@ def test_values_as_slurm_24_11_takes_them(tmp_path: Path, lines: str, value: str
             read_texts(tmp_path, conf)
     else:
         assert read_texts(tmp_path, conf).settings == {"k": value}
-
-
-def test_includes_follow_the_clusters_name_and_gres_conf_has_them_too(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF + "INCLUDE more-%c.conf # x\n", "Include gpus.conf\n", **{
-        "more-x.conf": "TaskEpilog=/x\n", "gpus.conf": GRES})  # fmt: skip
-    texts = site.write(site.merged())
-    assert "Type=a100" not in texts["gpus.conf"]
-    assert "Name=gpu Type=g0" in texts["gres.conf"]
-    assert site.merged().files == {}
-    (site.etc / "more-x.conf").write_text("include slurm.conf\n")
-    with pytest.raises(ConfigError, match="includes itself"):
-        site.merged()
 
 
 @pytest.mark.parametrize("key", ["GresTypes", "JobSubmitPlugins", "TaskProlog", "Prolog", "AccountingStorageTRES"])
@@ -274,14 +274,6 @@ def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_sto
     assert (again.files, again.site_scripts, again.wrapped["Prolog"]) == ({}, {"Prolog": [], "Epilog": []}, True)
 
 
-def test_a_task_prolog_of_the_site_has_to_call_lucids(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF + "TaskProlog=/site/task\n")
-    assert "TaskProlog=/site/task" in refused(site.merged(**{"/site/task": "#!/bin/sh\nexport A=b\n"}))
-    calls = "#!/bin/sh\necho export A=b\n/etc/slurm/lucid/task_prolog\n"
-    texts = site.write(site.merged(**{"/site/task": calls}))
-    assert texts["slurm.conf"].count("TaskProlog=") == 1
-
-
 @pytest.mark.parametrize("name", ["job_submit.lua", "cli_filter.lua"])
 def test_a_plugin_of_the_sites_own_is_not_replaced(tmp_path: Path, name: str) -> None:
     assert name in refused(Site(tmp_path).merged(**{name: "function slurm_job_submit() end"}))
@@ -322,18 +314,6 @@ def test_without_slurmdbd_nothing_is_accounted(tmp_path: Path) -> None:
     assert "AccountingStorageTRES" not in texts["slurm.conf"], "slurmctld does not start with it"
 
 
-def test_lines_of_gres_conf_by_gpu_with_cores(tmp_path: Path) -> None:
-    gres = "".join(
-        f"NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia{number} Cores={8 * number}-{8 * number + 7}\n"
-        for number in (3, 2, 1, 0)
-    )
-    site = Site(tmp_path, gres=gres)
-    texts = site.write(site.merged())
-    assert "Name=gpu Type=g0 File=/dev/nvidia0 Cores=0-7\n" in texts["gres.conf"]
-    assert "Name=gpu Type=g3 File=/dev/nvidia3 Cores=24-31\n" in texts["gres.conf"]
-    assert "Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in texts["gres.conf"]
-
-
 def test_lines_without_node_name_go_on_for_the_others(tmp_path: Path) -> None:
     conf = CONF + "NodeName=h[1-2] Gres=gpu:h100:4\n"
     site = Site(tmp_path, conf, "Name=gpu File=/dev/nvidia[0-3] # all nodes\n")
@@ -370,11 +350,13 @@ def test_auto_detect_is_switched_off_for_what_has_addresses_and_said(tmp_path: P
     assert alone.write(alone.merged())["gres.conf"].startswith("# Lucid")
 
 
-def test_auto_detect_beside_lines_with_cores_and_links_loses_nothing(tmp_path: Path) -> None:
-    each = "NodeName=n[1-4] Name=gpu File=/dev/nvidia{0} Cores={0} Links=-1,4,4,4\n"
-    site = Site(tmp_path, gres="AutoDetect=nvml\n" + "".join(each.format(number) for number in range(4)))
+def test_lines_by_gpu_keep_cores_and_links_in_any_order_and_auto_detect_loses_nothing(tmp_path: Path) -> None:
+    each = "NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia{0} Cores={0} Links=-1,4,4,4\n"
+    site = Site(tmp_path, gres="AutoDetect=nvml\n" + "".join(each.format(number) for number in (3, 2, 1, 0)))
     text = site.write(site.merged())["gres.conf"]
-    assert "Name=gpu Type=g2 File=/dev/nvidia2 Cores=2 Links=-1,4,4,4\n" in text
+    for number in (0, 2):
+        assert f"Name=gpu Type=g{number} File=/dev/nvidia{number} Cores={number} Links=-1,4,4,4\n" in text
+    assert "Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in text
     assert "nvml" not in text
     off = Site(tmp_path / "off", gres=f"AutoDetect=nvml\nNodeName=n[1-4] AutoDetect=off\n{GRES}")
     assert not off.merged().refused

@@ -20,7 +20,7 @@ from lucid.errors import ModelError, TraceError
 from lucid.models.duration.evaluate import evaluate_duration, walk_forward
 from lucid.models.duration.features import from_log, to_log
 from lucid.models.duration.fit import fit_durations
-from lucid.models.duration.gate import IntervalTracker, residual, scale_of
+from lucid.models.duration.gate import IntervalTracker, Record, residual, scale_of
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
@@ -89,6 +89,7 @@ def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: Dura
     assert estimate_s == pytest.approx(model.predict(later.select([0]), history).point_s[0])
     again = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert np.array_equal(again.predict(later, history).point_s, model.predict(later, history).point_s)
+    assert again.records == model.records != {}
 
 
 def test_a_measurement_that_tells_nothing_changes_no_estimate() -> None:
@@ -146,6 +147,7 @@ def test_terms_and_intercept_sum_to_the_score(
         (("names",), [1]),
         (("records",), [1]),
         (("records", "user00"), [1.0]),
+        (("records", "user00"), [-1.0] * len(Record().sums)),
         (("learned_until_s",), "x"),
         (("interval", "low"), 0.9),
         (("interval", "residuals"), ["a"]),

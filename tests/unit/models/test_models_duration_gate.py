@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ModelError
@@ -141,17 +140,6 @@ def test_tables_are_judged_on_jobs_that_ended_after_they_had_learned(off: float,
     early = jobs.submit_s <= 5e5
     assert (facts[early, OPTION] == 0).all()
     assert OPTIONS[int(facts[100, OPTION])] == option
-
-
-def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
-    history = DurationHistory.from_jobs(drifting())
-    model = structs.replace(DurationModel.untrained(), records=history.records, learned_until_s=5e5)
-    back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
-    assert back.records == model.records
-    assert Record(back.records["ann"]).choice[:3] == Record(model.records["ann"]).choice[:3]
-    data = {**model.to_json(), "records": {"ann": [-1.0] * len(model.records["ann"])}}
-    with pytest.raises(ModelError, match=r"here: a record is not \d+ numbers"):
-        DurationModel.from_json(data, source="here")
 
 
 def test_a_model_of_the_format_before_is_read_as_medians_and_statistics() -> None:

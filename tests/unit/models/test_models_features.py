@@ -69,25 +69,6 @@ def test_replay_sees_what_brute_force_sees(rows: list[tuple[str, float, float, f
             assert facts[row, DEMAND] == pytest.approx(to_log(jobs.duration_s[past]).mean())
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(rows=job_rows, data=st.data())
-def test_no_leak_what_ends_later_changes_nothing_before(
-    rows: list[tuple[str, float, float, float]], data: st.DataObject
-) -> None:
-    jobs = jobs_of(rows).by_submit()
-    now = data.draw(st.sampled_from(jobs.submit_s.tolist()))
-    future = jobs.end_s >= now
-    changed = JobTable.from_columns(
-        user=jobs.user.tolist(),
-        submit_s=jobs.submit_s,
-        end_s=np.where(future, jobs.end_s + 1000.0, jobs.end_s),
-        duration_s=np.where(future, jobs.duration_s + 1000.0, jobs.duration_s),
-        limit_s=jobs.limit_s,
-    )
-    before = jobs.submit_s <= now
-    np.testing.assert_array_equal(DurationHistory().replay(jobs)[before], DurationHistory().replay(changed)[before])
-
-
 @given(rows=job_rows)
 @settings(max_examples=examples(40), deadline=None)
 def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, float, float]]) -> None:

@@ -14,17 +14,9 @@ from lucid.node.health import HealthPolls
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import HealthFolder, health_folder, read_health
 from lucid.profiler.gpu_health import POLL_S, XIDS, HealthWatch
-from nvml_emulator import DRIVER_NOT_LOADED, GPU_IS_LOST, Board, Gpu, build, load, uuid_of
+from nvml_emulator import DRIVER_NOT_LOADED, GPU_IS_LOST, Board, Gpu, uuid_of
 
 GPUS = 8
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("pynvml")
-    path = build(tmp_path_factory.mktemp("nvml-health"))
-    load(path)
-    return path
 
 
 class Machine:

@@ -26,7 +26,7 @@ from lucid.setup.render import addressed_gres, addresses
 from lucid.slurm.act.prolog_extra import Items
 from lucid.slurm.records.fields import gpu_types
 from lucid_hooks import seal
-from nvml_emulator import Board, Gpu, build, load, smi, uuid_of
+from nvml_emulator import Board, Gpu, smi, uuid_of
 
 IDLE, WORK, LOST = GpuSample(0.0), GpuSample(50.0), GpuSample(lost=True)
 EMPTY = GpuSample(0.0, own_mib=0.0)
@@ -244,13 +244,8 @@ def test_the_jobs_uuids_are_those_of_its_device_files(
         seal.read(host.payload(job), "77", 0, "n1", [len(files)])
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> None:
-    load(build(tmp_path_factory.mktemp("nvml")))
-
-
 @pytest.fixture
-def nvml(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuMetrics]:
+def nvml(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuMetrics]:
     monkeypatch.setenv("LUCID_NVML_STATE", str(tmp_path / "state"))
     made = NvmlMetrics()
     yield made

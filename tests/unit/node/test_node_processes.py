@@ -60,11 +60,15 @@ def test_by_slurms_control_group(tmp_path: Path, cgroup: str) -> None:
     assert Owners(tmp_path).job_of(500, {}) == "77"
 
 
-def test_by_a_slurmstepd_among_the_ancestors(tmp_path: Path) -> None:
-    process(tmp_path, 400, command="slurmstepd: [78.batch]\0")
+def test_by_the_outermost_slurmstepd_among_the_ancestors(tmp_path: Path) -> None:
+    """Of several, Slurm's own is the outermost."""
+    process(tmp_path, 300, command="slurmstepd: [7.batch]\0")
+    process(tmp_path, 301, 300)
+    process(tmp_path, 302, 301)
+    assert Owners(tmp_path).job_of(302, {}) == "7"
+    process(tmp_path, 400, 301, command="slurmstepd: [4242.batch]\0")
     process(tmp_path, 401, 400)
-    process(tmp_path, 402, 401)
-    assert Owners(tmp_path).job_of(402, {}) == "78"
+    assert Owners(tmp_path).job_of(401, {}) == "7"
 
 
 @pytest.mark.parametrize(
@@ -83,14 +87,6 @@ def test_a_process_that_only_calls_itself_slurmstepd_is_nobodys_step(tmp_path: P
     process(tmp_path, 410, command="slurmstepd: [4242.batch]\0", cgroup=step(SLUID), **claim)
     process(tmp_path, 411, cgroup=step(SLUID))
     assert Owners(tmp_path).job_of(411, {}) is None
-
-
-def test_of_several_step_daemons_above_a_process_slurms_own_is_the_outermost(tmp_path: Path) -> None:
-    process(tmp_path, 300, command="slurmstepd: [7.batch]\0")
-    process(tmp_path, 301, 300)
-    process(tmp_path, 400, 301, command="slurmstepd: [4242.batch]\0")
-    process(tmp_path, 401, 400)
-    assert Owners(tmp_path).job_of(401, {}) == "7"
 
 
 SLUID = "s5H9M8071CEN00"
@@ -417,12 +413,11 @@ def without_processes(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (lambda machine: None, HostUse(1.0, 4, 0.0, "io.pressure")),
         (without_processes, HostUse(1.0, 4)),
         # pressure that is switched off is not taken for no waits
         (lambda machine: (machine.job / "io.pressure").write_text(""), HostUse(1.0, 4, 0.0, "states of processes")),
     ],
-    ids=["whole", "nothing of storage", "switched off"],
+    ids=["nothing of storage", "switched off"],
 )
 def test_what_a_group_has_tells_of_storage(tmp_path: Path, change: Callable[[Machine], Any], found: HostUse) -> None:
     machine = Machine(tmp_path, 2)

@@ -25,7 +25,7 @@ from lucid.node.sampler import Sampler
 from lucid.node.service import NodePaths, metrics_from, running_pid
 from lucid.node.spool import read_run
 from lucid.profiler.samples import Sample
-from nvml_emulator import Board, Gpu, build, node_environment, uuid_of
+from nvml_emulator import Board, Gpu, node_environment, uuid_of
 
 
 class Readings:
@@ -259,12 +259,6 @@ class Node:
         pid = running_pid(self.paths)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("pynvml")
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

@@ -154,14 +154,6 @@ def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile
     assert both.together.gpu_util == pytest.approx(50.0)
 
 
-def test_a_long_series_is_bounded_and_keeps_its_means() -> None:
-    util = [0.0] * 60 + [70.0 + (i % 3) for i in range(6_000)]
-    series = filled(util, limit=256)
-    assert len(series) <= 256
-    found = summarise(series, "7", "n1", ["GPU-a"], len(util)).profile
-    assert found.gpu_util == pytest.approx(71.0, abs=0.5)
-
-
 def test_a_lost_gpu_gives_no_point_and_a_lost_one_of_two_half() -> None:
     assert point_of(Sample(0, 0.0, (GpuSample(lost=True),))) is None
     point = point_of(Sample(0, 0.0, (GpuSample(lost=True), GpuSample(60.0, 20.0, 500.0))))
@@ -200,10 +192,12 @@ class TestFiles:
         assert list(tmp_path.iterdir()) == [new]
         assert prune_profiles(tmp_path / "none", 2000.0) == 0
 
-    def test_a_newer_field_is_left_out_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
+    def test_newer_and_older_samplers_are_read_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
         data = summary_to_dict(self.summary())
         data["profile"]["tensor_active"] = 5.0
         assert summary_from_dict(json.loads(json.dumps(data))) == self.summary()
+        older = {key: value for key, value in data["profile"].items() if key != "shares"}
+        assert summary_from_dict({**data, "profile": older}) == self.summary()
         (tmp_path / "1.json").write_text("{")
         (tmp_path / "2.json").write_text(json.dumps({**data, "format": 99}))
         (tmp_path / "3.json").write_text(json.dumps({**data, "profile": {**data["profile"], "gpu_util": 4000}}))
@@ -238,33 +232,25 @@ def test_percentile_interpolates() -> None:
     assert percentile([0.0, 10.0], 0.25) == 2.5
 
 
-@pytest.mark.parametrize("idle", [0, 7, 25, 60])
-def test_start_up_ends_where_work_begins(idle: int) -> None:
-    assert warm_up([0.0] * idle + noisy(80, 60), 1.0) == idle
+STARTS: dict[str, tuple[list[float], float, int | None]] = {
+    "at once": (noisy(80, 60), 1.0, 0),
+    "after a minute": ([0.0] * 60 + noisy(80, 60), 1.0, 60),
+    "blips (a device check, a kernel compiled) are not work": (
+        [0.0] * 10 + [90.0] * 2 + [0.0] * 8 + [90.0] + [0.0] * 9 + noisy(85, 60), 1.0, 30
+    ),
+    "work at a low level": ([0.0] * 20 + noisy(6, 60, 2), 1.0, 20),
+    "the first of several bursts": ([0.0] * 15 + bursts(90, 2, 8, 100), 1.0, 15),
+    "a coarser step": ([0.0] * 5 + noisy(80, 30), 4.0, 5),
+    "no reading": ([], 1.0, None),
+    "all is idle": ([0.0] * 50, 1.0, None),
+    "only just begun": ([0.0] * 50 + [95.0] * 2, 1.0, None),
+}  # fmt: skip
 
 
-def test_blips_during_start_up_are_not_work() -> None:
-    start = [0.0] * 30
-    start[10] = start[11] = start[20] = 90.0  # a device check, a kernel compiled
-    assert warm_up(start + noisy(85, 60), 1.0) == 30
-
-
-def test_work_at_a_low_level_is_work() -> None:
-    assert warm_up([0.0] * 20 + noisy(6, 60, 2), 1.0) == 20
-
-
-def test_a_job_that_works_in_bursts_has_started_at_its_first() -> None:
-    assert warm_up([0.0] * 15 + bursts(90, 2, 8, 100), 1.0) == 15
-
-
-def test_nothing_has_started_while_all_is_idle_or_only_just_begun() -> None:
-    assert warm_up([], 1.0) is None
-    assert warm_up([0.0] * 50, 1.0) is None
-    assert warm_up([0.0] * 50 + [95.0] * 2, 1.0) is None
-
-
-def test_start_up_is_found_at_a_coarser_step() -> None:
-    assert warm_up([0.0] * 5 + noisy(80, 30), 4.0) == 5
+@pytest.mark.parametrize("how", STARTS)
+def test_start_up_ends_where_work_begins(how: str) -> None:
+    util, step_s, begins = STARTS[how]
+    assert warm_up(util, step_s) == begins
 
 
 def test_a_rare_pause_is_one_and_a_rhythm_is_none() -> None:
@@ -274,75 +260,56 @@ def test_a_rare_pause_is_one_and_a_rhythm_is_none() -> None:
     often = (work + [0.0] * 15) * 4
     assert pauses(often, 1.0, active_level(often)) == []
     assert pauses(work + [0.0] * 2 + work, 1.0, 20.0) == []
+    lasting = work + [0.0] * 20
+    assert pauses(lasting, 1.0, active_level(lasting)) == [(40, 60)], "one that still goes on"
 
 
-def test_a_pause_that_still_goes_on_is_one() -> None:
-    series = noisy(80, 40) + [0.0] * 20
-    assert pauses(series, 1.0, active_level(series)) == [(40, 60)]
+STEADY: dict[str, tuple[list[float], bool]] = {
+    "small noise": (noisy(80, 80, 10), False),
+    "a regular rhythm, however large": (bursts(100, 5, 5, 100), True),
+    "one change of level": (noisy(20, 40) + noisy(95, 40), True),
+    "noise within seconds": ([random.Random(at).choice((40.0, 80.0)) for at in range(120)], False),
+    "small swings of an idle job": (noisy(4, 300, 4), False),
+    "too short a series": ([0.0, 100.0] * 10, False),
+    "one reading": ([50.0], False),
+}
+"""And whether its swings are large."""
 
 
-class TestUnstable:
-    def test_steady_work_is_stable(self) -> None:
-        assert not steadiness(noisy(80, 80, 10), 1.0).unstable
-
-    def test_a_regular_rhythm_is_stable_however_large(self) -> None:
-        found = steadiness(bursts(100, 5, 5, 100), 1.0)
-        assert found.swing > found.swing_limit
-        assert found.turns >= 4
-        assert found.regularity > 0.6
-        assert not found.unstable
-
-    def test_one_change_of_level_is_stable(self) -> None:
-        found = steadiness(noisy(20, 40) + noisy(95, 40), 1.0)
-        assert found.swing > found.swing_limit
-        assert found.turns == 1
-        assert not found.unstable
-
-    def test_noise_within_seconds_is_stable(self) -> None:
-        chance = random.Random(2)
-        assert not steadiness([chance.choice((40.0, 80.0)) for _ in range(120)], 1.0).unstable
-
-    @pytest.mark.parametrize("seed", range(8))
-    def test_large_irregular_recurring_swings_are_unstable(self, seed: int) -> None:
-        found = steadiness(swings(seed), 1.0)
-        assert found.unstable, found
-
-    def test_too_short_a_series_is_not_judged(self) -> None:
-        assert not steadiness([0.0, 100.0] * 10, 1.0).unstable
-        assert not steadiness([50.0], 1.0).unstable
-
-    def test_small_swings_of_an_idle_job_are_stable(self) -> None:
-        chance = random.Random(5)
-        assert not steadiness([chance.uniform(0, 8) for _ in range(300)], 1.0).unstable
+@pytest.mark.parametrize("how", STEADY)
+def test_what_is_steady_is_not_called_unstable(how: str) -> None:
+    util, large = STEADY[how]
+    found = steadiness(util, 1.0)
+    assert (found.unstable, found.swing > found.swing_limit) == (False, large)
 
 
-class TestMemory:
-    def test_level_memory_does_not_grow(self) -> None:
-        trend = memory_trend([4000.0] * 100, 1.0)
-        assert (trend.growing, trend.peak_mib, trend.after(3600)) == (False, 4000.0, 4000.0)
+@pytest.mark.parametrize("seed", range(8))
+def test_large_irregular_recurring_swings_are_unstable(seed: int) -> None:
+    found = steadiness(swings(seed), 1.0)
+    assert found.unstable, found
 
-    def test_a_leak_is_foretold(self) -> None:
-        trend = memory_trend([4000.0 + 5.0 * i for i in range(240)], 1.0)
-        assert trend.mib_per_s == pytest.approx(5.0, rel=0.05)
-        assert trend.after(600) == pytest.approx(5195 + 3000, rel=0.06)
 
-    def test_a_leak_in_steps_under_noise_is_foretold(self) -> None:
-        chance = random.Random(3)
-        series = [4000.0 + 200.0 * (i // 20) + chance.uniform(0, 40) for i in range(480)]
-        trend = memory_trend(series, 1.0)
-        assert trend.mib_per_s == pytest.approx(10.0, rel=0.25)
+GROWTH: dict[str, tuple[list[float], float]] = {
+    "level": ([4000.0] * 100, 0.0),
+    "a leak": ([4000.0 + 5.0 * i for i in range(240)], 5.0),
+    "a leak in steps under noise": (
+        [4000.0 + 200.0 * (i // 20) + random.Random(i).uniform(0, 40) for i in range(480)], 10.0
+    ),
+    "an allocator that has filled its cache": ([min(4000.0 + 60.0 * i, 9000.0) for i in range(400)], 0.0),
+    "coming and going": ([4000.0 + 2000.0 * (i // 10 % 2) for i in range(240)], 0.0),
+    "too little": ([4000.0 + 0.1 * i for i in range(240)], 0.0),
+    "few readings": ([1.0, 2.0, 3.0], 0.0),
+}  # fmt: skip
+"""Readings of memory, and what they tell to grow each second, in MiB."""
 
-    def test_an_allocator_that_has_filled_its_cache_has_stopped(self) -> None:
-        series = [min(4000.0 + 60.0 * i, 9000.0) for i in range(400)]
-        assert not memory_trend(series, 1.0).growing
 
-    def test_coming_and_going_is_no_growth(self) -> None:
-        assert not memory_trend([4000.0 + 2000.0 * (i // 10 % 2) for i in range(240)], 1.0).growing
-
-    def test_little_growth_or_few_readings_foretell_nothing(self) -> None:
-        assert not memory_trend([4000.0 + 0.1 * i for i in range(240)], 1.0).growing
-        assert not memory_trend([1.0, 2.0, 3.0], 1.0).growing
-        assert not memory_trend([5000.0], 1.0).growing
+@pytest.mark.parametrize("how", GROWTH)
+def test_growth_of_memory_is_foretold_where_it_is_one(how: str) -> None:
+    memory, mib_per_s = GROWTH[how]
+    trend = memory_trend(memory, 1.0)
+    assert (trend.growing, trend.peak_mib) == (mib_per_s > 0, max(memory))
+    assert trend.mib_per_s == pytest.approx(mib_per_s, rel=0.25)
+    assert trend.after(600) == pytest.approx(max(memory) + 600 * mib_per_s, rel=0.06)
 
 
 @pytest.mark.parametrize(("falling", "grows"), [(12, True), (13, False)])
@@ -376,14 +343,6 @@ def use(cores: float, storage: float | None = 0.0, of: int = 8) -> HostUse:
 def test_a_second_is_divided_by_its_readings(readings: HostUse, gpu: float, shares: tuple[float | None, ...]) -> None:
     found = shares_in(readings, gpu)
     assert (found.storage, found.cpu, found.gpu) == pytest.approx(shares)
-
-
-def test_where_stages_are_longer_than_a_second_it_is_the_rule_of_the_highest() -> None:
-    """Of 10 s, 2 read, 3 compute on the CPU, 5 on the GPU, of which a host thread waits in a busy loop."""
-    moments = [(0.9, 0.1, 0.0)] * 2 + [(0.05, 1.0, 0.0)] * 3 + [(0.0, 1.0, 0.95)] * 5
-    shares = mean_shares([(1.0, shares_in(use(cpu, storage), gpu)) for storage, cpu, gpu in moments])
-    assert shares is not None
-    assert (shares.storage, shares.cpu, shares.gpu) == pytest.approx((0.2, 0.3, 0.5), abs=0.07)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
@@ -465,15 +424,6 @@ def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path:
     assert profile.shares.storage_by == "x"
 
 
-def test_summaries_of_older_samplers_are_read(tmp_path: Path) -> None:
-    summary = Summary("7", "n", (), 0.0, 30.0, 30, PROFILE)
-    data = json.loads(json.dumps(summary_to_dict(summary)))
-    assert summary_from_dict(data) == summary
-    del data["profile"]["shares"]
-    older = summary_from_dict(data).profile
-    assert older.shares is None
-
-
 @pytest.mark.parametrize(
     "shares",
     [7, [], "x", {"cpu": 0.1}, {"storage": 0.1, "cpu": 2.0, "gpu": 0.1}, {"storage": -1, "cpu": 0.1, "gpu": 0.1},
@@ -545,11 +495,6 @@ def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
     assert (by_dram.speed, by_dram.method) == (pytest.approx(speed), "DRAM traffic")
     by_time = seen_speed(bare(A), bare(B), Spell(120, card_mem_util=speed * 60))
     assert (by_time.speed, by_time.method) == (pytest.approx(speed), "memory time")
-
-
-def test_one_side_without_traffic_leaves_the_others_share() -> None:
-    found = seen_speed(bare(A), JobProfile(50, 0, 1000), Spell(120, card_mem_util=20))
-    assert found.speed == pytest.approx(0.5)
 
 
 def test_too_short_too_little_or_unknown_is_not_judged() -> None:
