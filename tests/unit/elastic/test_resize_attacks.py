@@ -1,4 +1,4 @@
-"""Elastic jobs that are suspended, moved, or refused in the middle of a resize, on a slurmctld in memory."""
+"""Elastic jobs that are moved or refused in the middle of a resize, on a slurmctld in memory."""
 
 from __future__ import annotations
 
@@ -20,24 +20,6 @@ from lucid.slurm.records.job import SlurmJob
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
-
-
-def test_a_suspended_job_keeps_its_gpus(stage: Stage) -> None:
-    """Slurm requeues no job that an administrator has suspended: a policy that counts on its GPUs waits in vain."""
-    stage.running("1")
-    assert stage.entry("1").job.elastic is not None
-    stage.slurm._set("1", state="SUSPENDED")
-    assert stage.entry("1").job.elastic is None
-    assert "suspended" in stage.cluster.status()["elastic"]["1"]
-    stage.slurm._set("1", state="RUNNING")
-    assert stage.entry("1").job.elastic is not None
-
-
-def test_a_job_that_is_ending_keeps_its_gpus(stage: Stage) -> None:
-    stage.running("1")
-    record = stage.slurm.records["1"]
-    stage.slurm._set("1", state="COMPLETED", flags=record.flags | {"COMPLETING"})
-    assert stage.entry("1").job.elastic is None
 
 
 def test_nobody_starts_on_gpus_whose_job_was_not_stopped_after_all(stage: Stage) -> None:
