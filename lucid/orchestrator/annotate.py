@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -72,14 +73,7 @@ class Annotator:
         self._learnt = frozenset(ended.job.id for ended in snapshot.ended)
         self._follow(snapshot)
         if self._trust is not None and self._trust.due:
-            known, now_s = self._said, snapshot.now_s
-            self._trust.check(
-                [
-                    (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
-                    for part in snapshot.partitions.values()
-                    for entry in part.running
-                ]
-            )
+            self._trust.check(partial(self._running, snapshot))
             if self._naive is not None:
                 self._choose(snapshot, self._trust.by)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
@@ -130,6 +124,16 @@ class Annotator:
             gone.difference_update(entry.job.id for part in partitions.values() for entry in part.listed())
             for job_id in gone:
                 del self._said[job_id], self._predictions[job_id]
+
+    def _running(self, snapshot: Snapshot, vc: str, least_s: float) -> Iterator[tuple[float, float | None, float]]:
+        """Both estimates, and the time run so far, s, of the jobs of a VC (of all for "") that have run for longer
+        than ``least_s``, the last first."""
+        for partition in reversed([*snapshot.partitions.values()]):
+            if not vc or partition.profiling or vc in partition.vcs:
+                for entry in reversed(partition.running):
+                    ran_s = entry.ran_s + entry.elapsed_s(snapshot.now_s)
+                    if ran_s > least_s and (not vc or entry.job.vc == vc):
+                        yield *self._said[entry.job.id].seconds, ran_s
 
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
         for entry in entries:

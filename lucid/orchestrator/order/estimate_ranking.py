@@ -9,7 +9,8 @@ counts (docs/decisions/0053). Naive estimates are measured beside the given ones
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from math import isnan
 from typing import Any, TypeAlias
 
@@ -38,6 +39,9 @@ HISTORY = "history"
 """``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
 
 _Column: TypeAlias = npt.NDArray[np.float64]
+_Running: TypeAlias = Callable[[str, float], Iterator[tuple[float, float | None, float]]]
+"""Gives both estimates, and the time run so far, s, of the running jobs of a VC (of all for "") that have run for
+longer than so many seconds, the last first."""
 _NONE = float("nan")
 """Stands for a naive estimate that is missing."""
 
@@ -98,29 +102,27 @@ class TrustBook:
         """Whether enough jobs have ended to measure again."""
         return self._fresh.get("", 0) >= _EVERY
 
-    def check(self, running: Sequence[tuple[str, float, float | None, float]]) -> None:
-        """Measure again for the cluster, and for VCs of which enough jobs have ended. ``running``: VC, both estimates
-        and the time run so far, s, of each running job. A job counts by that time once it is more than half of what
-        the ended jobs took: windows of ended jobs alone lack the long ones."""
+    def check(self, running: _Running) -> None:
+        """Measure again for the cluster, and for VCs of which enough jobs have ended. A running job counts by the
+        time that it has run so far once that is longer than half of the ended jobs took: windows of ended jobs alone
+        lack the long ones. The last 300 of these count, so ``running`` is not asked for all."""
         self.checks += 1
         due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
-        vcs = [row[0] for row in running]
-        rows = np.array([row[1:] for row in running], float).reshape(-1, 3)
         told = dict(self.unranked)
         for name in due:
             self._fresh[name] = 0
             before = told.get(name)
-            going = rows[[vc == name for vc in vcs]] if name else rows
-            found = self._found(name, going, before if before is not None else told.get(""))
+            found = self._found(name, running, before if before is not None else told.get(""))
             if found is not None and (before is None or _differs(found, before)):
                 told[name] = found
         if told != self.unranked:
             self.unranked = told
 
-    def _found(self, name: str, going: _Column, before: Unranked | None) -> Unranked | None:
+    def _found(self, name: str, running: _Running, before: Unranked | None) -> Unranked | None:
         ended = self._rows[name].rows
-        median_s = np.sort(ended[:, 2])[len(ended) // 2]
-        rows = np.concatenate((ended, going[going[:, 2] > median_s][-_WINDOW:]))
+        median_s = float(np.sort(ended[:, 2])[len(ended) // 2])
+        going = [*islice(running(name, median_s), _WINDOW)][::-1]
+        rows = np.concatenate((ended, np.array(going, float))) if going else ended
         if len(rows) < (_OWN if name else _LEAST):
             return None
         given_s, naive_s, ran_s = rows.T.copy()
