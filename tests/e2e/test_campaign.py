@@ -48,7 +48,6 @@ def test_each_of_these_faults_loses_nothing(tmp_path: Path) -> None:
     found = [f for f in result["findings"] if not f["excuse"]]
     assert (code, found) == (0, [])
     assert result["jobs"]["submitted"] >= 10
-    assert result["jobs"]["as_asked"] + len({f["key"] for f in result["findings"]}) == result["jobs"]["submitted"]
     assert not result["trouble"]
     lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     begun = {line["name"]: line for line in lines if line["what"] == "fault begins"}

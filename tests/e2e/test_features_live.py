@@ -38,6 +38,10 @@ def test_slots_are_billed_as_gpus(box: Box, lucidd: Lucidd) -> None:
             box.run("scontrol", "reconfigure")
             weighs, ask = "tresbillingweights=gres/gpu=2", ("scontrol", "show", "partition", "vc-a")
             box.wait("it is in force", lambda: weighs in box.run(*ask).stdout.lower())
+            box.wait(
+                "nodes are known again",
+                lambda: not box.refused("sbatch", "--test-only", "--gres=gpu:2", "-p", "vc-a", "--wrap=true"),
+            )
             number = box.sbatch("-p", "vc-a", "-J", "known", "--gres=gpu:2", "--mem=1000", script="sleep 60")
             runs(box, number)
             job = box.job(number)
