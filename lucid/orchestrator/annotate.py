@@ -106,15 +106,14 @@ class Annotator:
         partitions, looked_at = snapshot.partitions, self._partitions
         came, went = list[Pending | Running](), list[Pending | Running]()
         for name, partition in partitions.items():
-            if name not in looked_at or looked_at[name] is not partition:
-                before = looked_at.get(name)
+            before = looked_at.get(name)
+            if before is not partition:
                 changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
                 came += changes.came
                 went += changes.went
         self._predict(came, snapshot.now_s)
-        for name in looked_at:
-            if name not in partitions:
-                went += looked_at[name].listed()
+        if not looked_at.keys() <= partitions.keys():
+            went += [entry for name in looked_at.keys() - partitions.keys() for entry in looked_at[name].listed()]
         self._partitions = {**partitions}
         if not went:
             return

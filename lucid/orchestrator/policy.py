@@ -212,13 +212,14 @@ PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 
 class _Kept(Struct, frozen=True):
     """The last plan of a partition, and what it was made from. ``left``: the partition without the jobs that Slurm
-    bars. ``others``: what else the plan depends on. ``plain``: whether all nodes are whole, always open, awake, and
-    below no known switches."""
+    bars. ``others``: what else the plan depends on. ``until_s``: when it is made anew even so. ``plain``: whether all
+    nodes are whole, always open, awake, and below no known switches."""
 
     whole: Partition
     left: Partition
     others: tuple[object, ...]
     plan: PartitionPlan
+    until_s: float
     plain: bool
 
 
@@ -248,29 +249,25 @@ class PartitionPolicy(ABC):
         now_s, whole, known, parts = snapshot.now_s, snapshot.partitions, self._kept, dict[str, PartitionPlan]()
         snapshot, alone = self._without_barred(snapshot), self.plans_alone
         for name, partition in snapshot.partitions.items():
+            kept = known.get(name)
             others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
-            if (
-                name in known
-                and (kept := known[name]).whole is whole[name]
-                and kept.others == others
-                and not kept.plan.actions
-                and (kept.plan.wake_s is None or now_s < kept.plan.wake_s)
-            ):
+            if kept is not None and kept.left is partition and now_s < kept.until_s and kept.others == others:
                 parts[name] = kept.plan
                 continue
             if self.guard is None:
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            if name in known and known[name].whole.nodes is partition.nodes:
-                plain = known[name].plain
+            if kept is not None and kept.whole.nodes is partition.nodes:
+                plain = kept.plain
             else:
                 plain = not any(n.left_out or n.boot_s or n.windows or n.switches for n in partition.nodes)
             if not plain:
                 part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
             if partition is not whole[name]:
                 part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
-            known[name] = _Kept(whole[name], partition, others, part, plain)
+            wake_s = math.inf if part.wake_s is None else part.wake_s
+            known[name] = _Kept(whole[name], partition, others, part, -math.inf if part.actions else wake_s, plain)
             parts[name] = part
         return Plan(now_s, parts)
 
@@ -278,13 +275,14 @@ class PartitionPolicy(ABC):
         """The snapshot without the jobs that Slurm bars; the same objects as long as the same objects come in."""
         made, known = dict[str, Partition](), self._kept
         for name, partition in snapshot.partitions.items():
-            if name in known and known[name].whole is partition:
-                if known[name].left is not partition:
-                    made[name] = known[name].left
+            kept = known.get(name)
+            if kept is not None and kept.whole is partition:
+                if kept.left is not partition:
+                    made[name] = kept.left
                 continue
             looked: Sequence[Pending | Running] = partition.pending
-            if name in known and known[name].left is known[name].whole:  # it had none
-                looked = partition.since(known[name].whole).came
+            if kept is not None and kept.left is kept.whole:  # it had none
+                looked = partition.since(kept.whole).came
             if [entry for entry in looked if type(entry) is Pending and entry.barred]:
                 open_ = tuple([entry for entry in partition.pending if not entry.barred])
                 made[name] = replace(partition, pending=open_)

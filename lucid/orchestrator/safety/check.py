@@ -126,15 +126,15 @@ class SafetyCheck:
 
         Raises: UnsafePlan: the fault is not one of single actions."""
         parts, passed = plan.partitions, self._passed
-        for name in parts:
-            if name not in snapshot.partitions:
-                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
+        if not parts.keys() <= snapshot.partitions.keys():
+            name = next(name for name in parts if name not in snapshot.partitions)
+            raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
         actions: list[Action] = []
         for name, partition in snapshot.partitions.items():
-            if name in passed and passed[name][0] is partition and name in parts and passed[name][1] is parts[name]:
+            part, before = parts.get(name), passed.get(name)
+            if before is not None and before[0] is partition and before[1] is part:
                 continue
-            part = parts.get(name)
             others = _Elsewhere(snapshot, plan, partition)
             try:
                 if part is None:
