@@ -112,8 +112,8 @@ class Annotator:
                 came += changes.came
                 went += changes.went
         self._predict(came, snapshot.now_s)
-        if not looked_at.keys() <= partitions.keys():
-            went += [entry for name in looked_at.keys() - partitions.keys() for entry in looked_at[name].listed()]
+        for name in looked_at.keys() - partitions.keys():
+            went += looked_at[name].listed()
         self._partitions = {**partitions}
         if not went:
             return

@@ -177,8 +177,10 @@ RECORDED = """\
 [2026-11-25T01:24:12.001] _job_complete: JobId=13 done
 [2026-11-25T01:24:13.000] error: Vestigial state files for JobId=17, but no job record. This may be
 [2026-11-25T01:24:14.000] sched: Allocate JobId=20_1(9) NodeList=n4 #CPUs=1 Partition=prof
+[2026-11-25T01:24:12.500] Requeuing JobId=24
+[2026-11-25T01:24:14.500] Requeuing JobId=25
 [2026-11-25T01:24:15.000] preempted JobId=21 has been requeued to reclaim resources for JobId=23
-[2026-11-25T01:24:15.000] slurm_job_preempt: preempted JobId=22 had to be killed
+[2026-11-25T01:24:17.000] slurm_job_preempt: preempted JobId=22 had to be killed
 """
 AT_S = 1795569826.0
 """01:23:46 of that log."""
@@ -195,6 +197,8 @@ AT_S = 1795569826.0
         ("17", 30, {"forgotten": 1}),
         ("21", 30, {"preempted": 1}),
         ("22", 30, {"preempted": 1}),
+        ("24", 30, {"requeued": 1}),  # too long before that
+        ("25", 30, {"requeued": 1, "preempted": 1}),  # by Lucid, for the same job
     ],
 )
 def test_a_log_tells_the_owners_of_a_number_apart(number: str, after_s: float, counts: dict[str, int]) -> None:

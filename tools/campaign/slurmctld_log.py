@@ -17,6 +17,8 @@ _PREEMPTED = re.compile(rf"\[([\d:.T-]+)\] (?:\w+: )?preempted {_NAMED}")
 _FORGOTTEN = re.compile(
     r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch) JobId=(\d+)"
 )
+_KINDS = {"submit": "submitted", "equeu": "requeued", "complete": "completed"}
+_TOGETHER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,12 @@ def told_by(log: str) -> Log:
         elif match := _PREEMPTED.match(line):
             at_s = seconds(match[1])
             found.setdefault(match[3] or match[2], [Told(at_s)])[-1].preempted.append(at_s)
+            for other in (jobs[-1] for jobs in found.values()):  # victims in slots: Lucid requeues them just before
+                if other.requeued and at_s - other.requeued[-1] <= _TOGETHER_S:
+                    other.preempted.append(other.requeued[-1])
         elif match := _TOLD.match(line):
             at_s, number, what = seconds(match[1]), match[4] or match[3], match[2]
-            kind = (
-                "submitted" if "submit" in what
-                else "requeued" if "equeu" in what
-                else "completed" if "complete" in what
-                else "started"
-            )  # fmt: skip
+            kind = next((kind for word, kind in _KINDS.items() if word in what), "started")
             owners = found.setdefault(number, [])
             if not owners or kind == "submitted" or arrays.get(number, match[3]) != match[3]:
                 owners.append(Told(at_s))

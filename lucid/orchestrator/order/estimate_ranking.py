@@ -40,8 +40,7 @@ HISTORY = "history"
 
 _Column: TypeAlias = npt.NDArray[np.float64]
 _Running: TypeAlias = Callable[[str, float], Iterator[tuple[float, float | None, float]]]
-"""Gives both estimates, and the time run so far, s, of the running jobs of a VC (of all for "") that have run for
-longer than so many seconds, the last first."""
+"""See ``Annotator._running``."""
 _NONE = float("nan")
 """Stands for a naive estimate that is missing."""
 
@@ -107,9 +106,8 @@ class TrustBook:
         time that it has run so far once that is longer than half of the ended jobs took: windows of ended jobs alone
         lack the long ones. The last 300 of these count, so ``running`` is not asked for all."""
         self.checks += 1
-        due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
         told = dict(self.unranked)
-        for name in due:
+        for name in [name for name, fresh in self._fresh.items() if fresh >= _EVERY]:
             self._fresh[name] = 0
             before = told.get(name)
             found = self._found(name, running, before if before is not None else told.get(""))

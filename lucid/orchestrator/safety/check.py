@@ -126,8 +126,7 @@ class SafetyCheck:
 
         Raises: UnsafePlan: the fault is not one of single actions."""
         parts, passed = plan.partitions, self._passed
-        if not parts.keys() <= snapshot.partitions.keys():
-            name = next(name for name in parts if name not in snapshot.partitions)
+        for name in parts.keys() - snapshot.partitions.keys():
             raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
         actions: list[Action] = []

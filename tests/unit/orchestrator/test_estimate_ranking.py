@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,41 @@ def test_a_vc_is_judged_by_its_own_jobs() -> None:
     seen = Snapshot(0.0, {}, trust=book.unranked)
     assert not seen.unranked("good")
     assert seen.unranked("bad")
+
+
+class Asks(TrustBook):
+    """Is always due, and asks for jobs of the cluster and of VC a that have run for over 100 s."""
+
+    due = True
+
+    def check(self, running: Any) -> None:
+        self.found = [[row[0] for row in running(vc, 100.0)] for vc in ("", "a")]
+
+
+def test_running_jobs_that_have_run_for_so_long_are_given_the_last_first() -> None:
+    book, estimates = Asks(), {f"{at}": float(at) for at in range(5)}
+    going = [runs(f"{at}", f"n{at}:0", 950.0, ran_s=51.0, job={"vc": "ab"[at % 2]}) for at in range(4)]
+    young = runs("4", "n4:0", 950.0, ran_s=40.0, job={"vc": "a"})
+    home, other = part(nodes(5), running=(going[0], young), name="a"), part(nodes(5), running=(going[1],), name="b")
+    profiling = part(nodes(5), running=going[2:], name="prof", profiling=True)
+    Annotator(FixedPredictor(estimates), None, book)(snap(1000.0, home, other, profiling))
+    assert book.found == [[3.0, 2.0, 1.0, 0.0], [2.0, 0.0]]
+
+
+def test_of_the_jobs_that_run_three_hundred_count_and_no_more_are_asked_for() -> None:
+    book, asked = TrustBook(), []
+
+    def running(vc: str, least_s: float) -> Iterator[tuple[float, float | None, float]]:
+        for at in range(1000):
+            asked.append((vc, least_s))
+            yield 1.0 / (at + 1), None, 1e6 + at
+
+    for length_s in range(10):
+        book.ended("vc", float(length_s), None, float(length_s))
+    book.check(running)
+    assert asked == [(vc, 5.0) for vc in ("", "vc") for _ in range(300)]
+    assert book.unranked["vc"].jobs == 310
+    assert book.unranked["vc"].gain < 0.0
 
 
 QUEUE = (waits("long", submit_s=0.0), waits("short", submit_s=1.0))
