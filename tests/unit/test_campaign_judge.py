@@ -196,9 +196,9 @@ AT_S = 1795569826.0
         ("6", 30, {"submitted": 1, "started": 1}),  # the last task of an array keeps its number
         ("17", 30, {"forgotten": 1}),
         ("21", 30, {"preempted": 1}),
-        ("22", 30, {"preempted": 1}),
+        ("22", 40, {"preempted": 1}),
         ("24", 30, {"requeued": 1}),  # too long before that
-        ("25", 30, {"requeued": 1, "preempted": 1}),  # by Lucid, for the same job
+        ("25", 40, {"requeued": 1, "preempted": 1}),  # by Lucid, for the same job
     ],
 )
 def test_a_log_tells_the_owners_of_a_number_apart(number: str, after_s: float, counts: dict[str, int]) -> None:
