@@ -87,6 +87,8 @@ def environment(folder: Path, conf: str = FILTERED, **variables: str) -> dict[st
 def test_where_srun_maps_its_steps_the_batch_script_keeps_what_sbatch_wrote(tmp_path: Path) -> None:
     after = environment(tmp_path, **IN_SLOTS)
     assert (after["SLURM_GPUS"], after["SLURM_GPUS_ON_NODE"], after["LUCID_STEPS"]) == ("2", "2", "7")
+    emptied = environment(tmp_path, **IN_SLOTS, SLURM_TRES_PER_TASK="")  # by the start, on 26.05
+    assert "SLURM_TRES_PER_TASK" not in emptied, "beside it srun refuses CPUs by GPU"
     (tmp_path / "etc/more.conf").write_text("CliFilterPlugins = lua,other\n")
     conf = tmp_path / "etc/slurm.conf"
     for line, keeps in (
