@@ -76,6 +76,7 @@ FOUND: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "it ran, and a boot failed": ("killed", (task(BEGUN, "NODE_FAIL"), [NO_BOOT])),
     "runs at the end": ("stuck", (task(BEGUN, "RUNNING"), [])),
+    "held after a run": ("stuck", (task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[123.0]))),
     "refused though nobody drew that": ("stuck", (task("", "PENDING", reason="BadConstraints"), [])),
     "its user's release had been saved": (
         "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=5.0), [KILL]),
@@ -101,6 +102,9 @@ EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
         "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=15.0), [KILL]),
     ),
     "slurmctld has no record of it": ("stuck", (task("", "PENDING"), [KILL], Told(forgotten=[111.0]))),
+    "its node knew another of that number": (
+        "stuck", (task("", "PENDING", reason="JobHeldUser"), [KILL], Told(started=[121.0], requeued=[121.1])),
+    ),
     "slurmctld was away for its step": ("killed", (task(BEGUN, "FAILED", said=NO_SLURM), [AWAY])),
     "its boot failed": ("killed", (task("", "NODE_FAIL"), [NO_BOOT])),
 }  # fmt: skip

@@ -72,7 +72,7 @@ def judge(
             words = f"not ended at the end: {state} {record.reason if record else ''}"
             held = record is not None and record.reason == "JobHeldUser" and task.order.release_after_s
             forgot = _forgot(task, broken, told, held, "let go by its user") if held else ""
-            excuse = _never(task) or _ended_unheard(task, broken, told) or _unknown(told) or forgot
+            excuse = _never(task) or _ended_unheard(task, broken, told) or _number_gone(broken, told) or forgot
             found.append(_finding("stuck", task, words, excuse))
         return found
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
@@ -101,16 +101,18 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
     return _at_kill(last, broken, told) if running and last and last[0].ended_s is not None else ""
 
 
-def _unknown(told: Told) -> str:
-    return "slurmctld's own log says that it has no record of the job any more" if told.forgotten else ""
+def _number_gone(broken: Sequence[Broken], told: Told) -> str:
+    if told.forgotten:
+        return "slurmctld's own log says that it has no record of the job any more"
+    again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= 1]
+    said = "Slurm holds it: its node still knew the number of a job that slurmctld forgot"
+    return said if again and _windows(broken) else ""
 
 
 def _never(task: Task) -> str:
-    if task.order.may_be_refused and task.record is not None and task.record.reason == "BadConstraints":
-        return (
-            "Slurm says that it can never run; plain Slurm refuses it, which it does not do with a job that is held"
-        )
-    return ""
+    said = "Slurm says that it can never run; plain Slurm refuses it, which it does not do with a job that is held"
+    may_be = task.order.may_be_refused and task.record is not None and task.record.reason == "BadConstraints"
+    return said if may_be else ""
 
 
 def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
@@ -171,11 +173,7 @@ def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
         for run in runs:
             starts = [at_s for at_s in told.started if run.began_s - _LAUNCH_S <= at_s <= run.began_s]
             ended_s = run.ended_s
-            ends = (
-                []
-                if ended_s is None
-                else [at_s for at_s in told.completed if ended_s <= at_s <= ended_s + _REQUEUE_S]
-            )
+            ends = [at_s for at_s in told.completed if ended_s is not None and 0 <= at_s - ended_s <= _REQUEUE_S]
             for what, times in (("began", [run.began_s, *starts[-1:]]), ("ended", [ended_s, *ends[:1]])):
                 for at_s in times:
                     if at_s is not None and since <= at_s <= until:
