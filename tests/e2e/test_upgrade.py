@@ -69,13 +69,12 @@ ASLEEP = "sched_interval=7200,sched_min_interval=2000000000,bf_interval=7200,def
 
 
 @pytest.fixture(scope="module")
-def old(packages: Packages) -> Path:  # noqa: F811
+def old(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001, F811
     """That commit's package, by its own Makefile and lock, with the tools that are there."""
     archive = subprocess.run(["git", "archive", OLD], cwd=REPO, capture_output=True, check=False)
     if archive.returncode:
         pytest.skip(f"this clone does not have commit {OLD}")
-    source, tools = packages.folder / OLD, REPO / "build/supply"
-    source.mkdir(parents=True)
+    source, tools = tmp_path_factory.mktemp(OLD), REPO / "build/supply"
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
     words = [f"SUITE={SUITE}", f"TOOLS={tools}/.installed", f"TOOLS_BIN={tools}/bin", "PACK_FLAGS=--level=0"]
     done = subprocess.run(["make", "-C", str(source), "deb", *words], capture_output=True, text=True, check=False)
