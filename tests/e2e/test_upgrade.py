@@ -69,7 +69,7 @@ ASLEEP = "sched_interval=7200,sched_min_interval=2000000000,bf_interval=7200,def
 
 
 @pytest.fixture(scope="module")
-def old(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001, F811
+def old(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     """That commit's package, by its own Makefile and lock, with the tools that are there."""
     archive = subprocess.run(["git", "archive", OLD], cwd=REPO, capture_output=True, check=False)
     if archive.returncode:
