@@ -230,6 +230,7 @@ def bursts(high: float, on: int, off: int, seconds: int) -> list[float]:
 def test_percentile_interpolates() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([0.0, 10.0], 0.25) == 2.5
+    assert percentile([1.0], 0.99) == 1.0
 
 
 STARTS: dict[str, tuple[list[float], float, int | None]] = {

@@ -16,7 +16,6 @@ from kept import HERE, same_as
 from lucid.cli.main import lucidctl
 from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
-from lucid.profiler.shape import percentile
 from lucid.simulator.layout import (
     NodeShape,
     build_layout,
@@ -162,12 +161,6 @@ def test_figures_of_a_trace_are_as_recorded() -> None:
     same_as(HERE / "traces" / "own-figures.json", json.dumps(figures, indent=1) + "\n")
     arrivals = describe(replace(trace, epoch_s=None))["arrivals"]
     assert (arrivals["by_hour_of_day"], arrivals["by_weekday"]) == (None, None), "without dates there is no rhythm"
-
-
-def test_percentile() -> None:
-    assert percentile([1.0, 4.0, 2.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
-    assert percentile([1.0], 0.99) == 1.0
 
 
 # -- nodes

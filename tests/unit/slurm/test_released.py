@@ -21,8 +21,6 @@ from lucid.slurm.records.request import Request
 from lucid.store.port import GivenUp, JobNote
 from scenes.slurm import MINE, Scene
 
-MARK = "lucid:vc=vc;held=1;v=2"
-
 
 def fill(site: Site, held: bool = False) -> list[int]:
     """No GPU of the VC is free; seven jobs wait, all let go by lucid-release, unless it is still to come (*held*).
@@ -30,7 +28,7 @@ def fill(site: Site, held: bool = False) -> list[int]:
     for n in range(3):
         site.slurm.submit(f"big{n}", ("vc", "vc", "prof")[n], 4, held=False, mark="none", run_s=1e6)
     for n in range(7):
-        site.submit(f"w{n}", 4, held=held, mark=MARK)
+        site.submit(f"w{n}", 4, held=held, mark=MINE)
     numbers = [site.slurm.records[f"w{n}"].number for n in range(7)]
     if not held:
         released(site, numbers)
