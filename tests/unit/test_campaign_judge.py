@@ -29,6 +29,7 @@ LOST_NODE = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
 NO_BOOT = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
 AWAY = Broken("slurmctld-restart", 105.0, 120.0)
 NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
+HUNG = "srun: error: Unable to confirm allocation for job 7: Socket timed out on send/recv operation"
 ORDERED = ("restarts", "gives_way", "may_be_refused", "release_after_s")
 
 
@@ -106,6 +107,7 @@ EXCUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
         "stuck", (task("", "PENDING", reason="JobHeldUser"), [KILL], Told(started=[121.0], requeued=[121.1])),
     ),
     "slurmctld was away for its step": ("killed", (task(BEGUN, "FAILED", said=NO_SLURM), [AWAY])),
+    "slurmctld hung for its step": ("killed", (task(BEGUN, "FAILED", said=HUNG), [AWAY])),
     "its boot failed": ("killed", (task("", "NODE_FAIL"), [NO_BOOT])),
 }  # fmt: skip
 
