@@ -105,7 +105,7 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
 def _number_gone(broken: Sequence[Broken], told: Told) -> str:
     if told.forgotten:
         return "slurmctld's own log says that it has no record of the job any more"
-    again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= 1]
+    again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= _REQUEUE_S]
     said = "Slurm holds it: its node still knew the number of a job that slurmctld forgot"
     return said if again and _windows(broken) else ""
 
