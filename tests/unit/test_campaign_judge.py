@@ -77,7 +77,7 @@ FOUND: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "it ran, and a boot failed": ("killed", (task(BEGUN, "NODE_FAIL"), [NO_BOOT])),
     "runs at the end": ("stuck", (task(BEGUN, "RUNNING"), [])),
-    "held after a run": ("stuck", (task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[123.0]))),
+    "held after a run": ("stuck", (task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[125.0]))),
     "refused though nobody drew that": ("stuck", (task("", "PENDING", reason="BadConstraints"), [])),
     "its user's release had been saved": (
         "stuck", (task("", "PENDING", reason="JobHeldUser", release_after_s=5.0), [KILL]),
