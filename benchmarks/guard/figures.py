@@ -47,15 +47,12 @@ def cold_plan(policy: str, pending: int, gpus: int, times: int, at_once: int = 1
     return Hot(f"plan {policy} {pending}", what, "python", prepare)
 
 
-def _month(jobs: int) -> Scenario:
-    return Scenario(synthesise(preset(_MONTH).resized(jobs, None), 1), vc_layout(_MONTH))
-
-
-def replay(policy: str, jobs: int, *, foretell: bool = False) -> Hot:
-    """A synthetic trace replayed, with forecasts of starts or without."""
+def replay(policy: str, jobs: int, *, foretell: bool = False, idle: int = 0) -> Hot:
+    """A synthetic trace replayed, with forecasts of starts or without, beside so many ``idle`` VCs."""
 
     def prepare() -> Work:
-        scenario = _month(jobs)
+        vcs = vc_layout(_MONTH) | {f"idle{n}": 1 for n in range(idle)}
+        scenario = Scenario(synthesise(preset(_MONTH).resized(jobs, None), 1), vcs)
 
         def work(between: Between) -> None:
             simulate(
@@ -64,9 +61,9 @@ def replay(policy: str, jobs: int, *, foretell: bool = False) -> Hot:
 
         return work
 
-    forecasts = " with forecasts of starts" if foretell else ""
-    what = f"a replay of {jobs:,} synthetic jobs{forecasts}, {policy}"
-    return Hot(f"replay {policy}{' forecasts' if foretell else ''}", what, "python", prepare)
+    beside = " with forecasts of starts" if foretell else f" beside {idle} idle VCs" if idle else ""
+    what = f"a replay of {jobs:,} synthetic jobs{beside}, {policy}"
+    return Hot(f"replay {policy}{' forecasts' if foretell else ' idle' if idle else ''}", what, "python", prepare)
 
 
 def warm_cycle(policy: str, pending: int, gpus: int, vcs: int, times: int) -> Hot:
@@ -123,6 +120,7 @@ HOT: Sequence[Hot] = (
     warm_cycle("lucid", 10_000, 8_192, 10, 20),
     replay("fifo", 1_500),
     replay("lucid", 1_500),
+    replay("lucid", 500, idle=400),
     replay("fifo", 700, foretell=True),
     replay("lucid", 700, foretell=True),
     command("--help"),

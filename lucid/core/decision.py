@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from lucid.core.codec import from_json, to_json
 from lucid.core.placement import Placement, parse_placement, show_placement
 from lucid.core.reason import Reason, reason_to_dict
+from lucid.core.snapshot import ByName
 
 
 def earliest(*times_s: float | None) -> float | None:
@@ -193,6 +194,31 @@ class PartitionPlan(Struct, frozen=True, eq=False):
         return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
+class Plans(ByName[PartitionPlan]):
+    """The plans of all partitions by name, made from those before: what a ``Plan`` sums up of them need not be
+    gathered from a thousand partitions in each cycle."""
+
+    __slots__ = ("acting", "memory", "wake_s", "wakes")
+
+    def __init__(self, plans: Mapping[str, PartitionPlan], before: Plans | None = None) -> None:
+        """``plans``: those of all partitions; with ``before``, whose wakes they take, those of partitions that
+        changed, acted or were due."""
+        super().__init__(plans if before is None else before, None if before is None else plans)
+        self.acting = [name for name, part in plans.items() if part.actions]
+        self.memory: dict[str, object] = {} if before is None else before.memory.copy()
+        self.wakes: dict[str, float] = {} if before is None else before.wakes
+        for name, part in plans.items():
+            if part.memory is not None:
+                self.memory[name] = part.memory
+            else:
+                self.memory.pop(name, None)
+            if part.wake_s is not None:
+                self.wakes[name] = part.wake_s
+            else:
+                self.wakes.pop(name, None)
+        self.wake_s = min(self.wakes.values(), default=None)
+
+
 class Plan(Struct, frozen=True, eq=False):
     """All decisions of one cycle, by partition name."""
 
@@ -202,16 +228,22 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def actions(self) -> list[Action]:
         """Everything to apply, in order."""
+        if isinstance(self.partitions, Plans):
+            return [action for name in self.partitions.acting for action in self.partitions[name].actions]
         return [action for part in self.partitions.values() if part.actions for action in part.actions]
 
     @property
     def memory(self) -> dict[str, object]:
         """What the partitions' plans want to find in the next snapshot."""
+        if isinstance(self.partitions, Plans):
+            return self.partitions.memory
         return {name: part.memory for name, part in self.partitions.items() if part.memory is not None}
 
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
+        if isinstance(self.partitions, Plans):
+            return self.partitions.wake_s
         found: float | None = None
         for part in self.partitions.values():
             if part.wake_s is not None and (found is None or part.wake_s < found):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.snapshot import Changes, Partition, Snapshot
+from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 
@@ -105,16 +105,17 @@ class Annotator:
     def _follow(self, snapshot: Snapshot) -> None:
         partitions, looked_at = snapshot.partitions, self._partitions
         came, went = list[Pending | Running](), list[Pending | Running]()
-        for name, partition in partitions.items():
-            before = looked_at.get(name)
+        changed = changed_names(partitions, looked_at)
+        for name in changed:
+            partition, before = partitions[name], looked_at.get(name)
             if before is not partition:
                 changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
                 came += changes.came
                 went += changes.went
         self._predict(came, snapshot.now_s)
-        for name in looked_at.keys() - partitions.keys():
+        for name in looked_at.keys() - changed if len(changed) == len(partitions) else ():
             went += looked_at[name].listed()
-        self._partitions = {**partitions}
+        self._partitions = partitions
         if not went:
             return
         gone = {entry.job.id for entry in went} - {entry.job.id for entry in came}

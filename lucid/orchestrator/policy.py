@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from msgspec import Struct, structs
 
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Start, earliest
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Plans, Requeue, Start, earliest
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Pending, Running, may_restart
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.reasons.queue import Boots, GpusOut, SlurmBars
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition, Snapshot, changed_names
 from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -239,6 +239,12 @@ class PartitionPolicy(ABC):
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         """By partition, what its last plan was made from."""
+        self._last: tuple[Mapping[str, Partition], Plans] | None = None
+        """What was planned last, and the plans."""
+        self._places: dict[str, int] = {}
+        self._always: list[str] = []
+        self._barred: dict[str, Partition] = {}
+        """The partitions in which Slurm bars jobs, without these."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """False: most policies profile nothing."""
@@ -247,9 +253,17 @@ class PartitionPolicy(ABC):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         now_s, whole, known, parts = snapshot.now_s, snapshot.partitions, self._kept, dict[str, PartitionPlan]()
-        snapshot, alone = self._without_barred(snapshot), self.plans_alone
-        for name, partition in snapshot.partitions.items():
-            kept = known.get(name)
+        alone, last = self.plans_alone, self._last
+        self._last = None  # a plan that raises leaves some not planned
+        changed = changed_names(whole, None if last is None else last[0])
+        snapshot = self._without_barred(snapshot, changed)
+        if last is None or len(changed) == len(whole):
+            self._places = {name: place for place, name in enumerate(whole)}
+            self._always = [name for name, partition in whole.items() if partition.profiling]
+        if len(changed) == len(whole) or not alone:
+            last = None
+        for name in whole if last is None else self._due(changed, last[1], now_s):
+            partition, kept = snapshot.partitions[name], known.get(name)
             others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if kept is not None and kept.left is partition and now_s < kept.until_s and kept.others == others:
                 parts[name] = kept.plan
@@ -269,28 +283,43 @@ class PartitionPolicy(ABC):
             wake_s = math.inf if part.wake_s is None else part.wake_s
             known[name] = _Kept(whole[name], partition, others, part, -math.inf if part.actions else wake_s, plain)
             parts[name] = part
-        return Plan(now_s, parts)
+        plans = Plans(parts, None if last is None else last[1])
+        self._last = (whole, plans)
+        return Plan(now_s, plans)
 
-    def _without_barred(self, snapshot: Snapshot) -> Snapshot:
+    def _due(self, changed: Collection[str], last: Plans, now_s: float) -> list[str]:
+        """The partitions, in order, whose plan may not be the last one: those that changed, acted, or whose time has
+        come, and profiling."""
+        names = {*changed, *last.acting, *self._always}
+        if last.wake_s is not None and last.wake_s <= now_s:
+            names.update(name for name, wake_s in last.wakes.items() if wake_s <= now_s)
+        return sorted(names, key=self._places.__getitem__)
+
+    def _without_barred(self, snapshot: Snapshot, changed: Collection[str]) -> Snapshot:
         """The snapshot without the jobs that Slurm bars; the same objects as long as the same objects come in."""
-        made, known = dict[str, Partition](), self._kept
-        for name, partition in snapshot.partitions.items():
-            kept = known.get(name)
+        known, barred = self._kept, self._barred
+        if len(changed) == len(snapshot.partitions):
+            barred.clear()
+        for name in changed:
+            partition, kept = snapshot.partitions[name], known.get(name)
             if kept is not None and kept.whole is partition:
                 if kept.left is not partition:
-                    made[name] = kept.left
+                    barred[name] = kept.left
                 continue
+            barred.pop(name, None)
             looked: Sequence[Pending | Running] = partition.pending
             if kept is not None and kept.left is kept.whole:  # it had none
                 looked = partition.since(kept.whole).came
             if [entry for entry in looked if type(entry) is Pending and entry.barred]:
                 open_ = tuple([entry for entry in partition.pending if not entry.barred])
-                made[name] = replace(partition, pending=open_)
-        return replace(snapshot, partitions={**snapshot.partitions, **made}) if made else snapshot
+                barred[name] = replace(partition, pending=open_)
+        return replace(snapshot, partitions={**snapshot.partitions, **barred}) if barred else snapshot
 
     def forget(self) -> None:
-        """Plan every partition anew the next time, since something has changed that no partition shows."""
-        self._kept.clear()
+        """Plan every partition in which jobs wait anew the next time, since something has changed by which they wait
+        and that no partition shows."""
+        self._kept = {name: kept for name, kept in self._kept.items() if not kept.whole.pending}
+        self._last = None
 
     @property
     def plans_alone(self) -> bool:

@@ -6,7 +6,7 @@ settings, and the rules that the policy states (``lucid.orchestrator.policy``), 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from lucid.core.decision import (
 )
 from lucid.core.job import Job, Pending, Restarts, Running, Stage, may_restart
 from lucid.core.reasons.queue import Unsafe
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition, Snapshot, changed_names
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.planner import unplanned
 from lucid.orchestrator.policy import PolicyRules, bad_gpu_of
@@ -112,6 +112,10 @@ class SafetyCheck:
         self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
         self._turns: defaultdict[str, set[str]] = defaultdict(set)
         """By pool, the jobs that started beyond a quota in their turn."""
+        self._last: tuple[Mapping[str, Partition], Mapping[str, PartitionPlan]] | None = None
+        """The partitions and plans that were checked last."""
+        self._open: set[str] = set()
+        """The partitions whose plans did not pass for good."""
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
         """Check the plan; return if it is safe.
@@ -125,15 +129,25 @@ class SafetyCheck:
         takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
         Raises: UnsafePlan: the fault is not one of single actions."""
-        parts, passed = plan.partitions, self._passed
-        for name in parts.keys() - snapshot.partitions.keys():
-            raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
+        partitions, parts, passed = snapshot.partitions, plan.partitions, self._passed
+        seen, planned = self._last or (None, None)
+        self._last = None  # a rule that raises leaves some unchecked
+        changed, new = changed_names(partitions, seen), changed_names(parts, planned)
+        names: Iterable[str] = partitions
+        if len(changed) < len(partitions) and len(new) < len(parts):
+            names = sorted({*changed, *new, *self._open})
+        else:
+            self._open.clear()
+            for name in parts.keys() - partitions.keys():
+                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
         found: list[UnsafeAction] = []
         actions: list[Action] = []
-        for name, partition in snapshot.partitions.items():
-            part, before = parts.get(name), passed.get(name)
+        for name in names:
+            partition, part, before = partitions[name], parts.get(name), passed.get(name)
             if before is not None and before[0] is partition and before[1] is part:
+                self._open.discard(name)
                 continue
+            self._open.add(name)
             others = _Elsewhere(snapshot, plan, partition)
             try:
                 if part is None:
@@ -159,6 +173,8 @@ class SafetyCheck:
             actions += part.actions
             if not part.actions and not others.asked:
                 passed[name] = (partition, part)
+                self._open.discard(name)
+        self._last = (partitions, parts)
         return found or _twice(actions)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:

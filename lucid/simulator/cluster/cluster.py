@@ -14,7 +14,7 @@ from lucid.core.decision import Action, EndProfiling, Regroup, Resize, Start
 from lucid.core.job import Ended, Job, Running
 from lucid.core.node import Node
 from lucid.core.ports import Applied, Capability
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import ByName, Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
 from lucid.simulator.cluster.nodes import WindowFigures
@@ -54,7 +54,7 @@ class SimulatedCluster:
         """Rooms whose shown partition is out of date."""
         for room in rooms.values():
             room.stale = self._stale
-        self._seen: Mapping[str, Partition] = {name: room.show() for name, room in rooms.items()}
+        self._seen = ByName({name: room.show() for name, room in rooms.items()})
         """The partitions that were handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -146,7 +146,7 @@ class SimulatedCluster:
                 for job_id in room.elastic:
                     self._report(self.jobs.live[job_id])
         if self._stale:
-            self._seen = {**self._seen, **{name: self.jobs.rooms[name].show() for name in self._stale}}
+            self._seen = ByName(self._seen, {name: self.jobs.rooms[name].show() for name in self._stale})
             self._stale.clear()
         now_s, ended = self.jobs.now_s, tuple(self._ended)
         self._ended = []

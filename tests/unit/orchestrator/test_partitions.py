@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,11 +19,11 @@ from lucid.binder.candidates import CalmSince
 from lucid.binder.contention import contention_speeds
 from lucid.config.load import settings_from, simulation_keys
 from lucid.config.policy import PolicySettings
-from lucid.core.decision import Action, EndProfiling, Hold, PartitionPlan, Plan, Resize, Start
+from lucid.core.decision import Action, EndProfiling, Hold, PartitionPlan, Plan, Plans, Resize, Start
 from lucid.core.job import Job, Pending, Progress
 from lucid.core.ports import Capability, Predictor
 from lucid.core.reasons.queue import NextRound, Unplanned
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import ByName, Partition, Snapshot
 from lucid.daemon.policies import LivePolicy, PolicyMemory, check_policy, needs_of
 from lucid.errors import ConfigError, UnsafePlan
 from lucid.orchestrator.forecast.plan_ahead import forecast
@@ -181,6 +181,49 @@ def test_every_policy_of_ours_is_kept_from_others(name: str, monkeypatch: pytest
     assert (plan.partitions["a"].error, [*failed]) == ("ZeroDivisionError", ["a"])
     with pytest.raises(ZeroDivisionError):  # a replay hides nothing
         make_policy(name, RULES, FixedPredictor()).plan(scene)
+
+
+def followed(rng: random.Random) -> Iterator[Snapshot]:
+    """Jobs come to and leave five VCs, of which three are full; Slurm bars some. Some mappings nobody sees."""
+    full = {vc: [runs(f"all{vc}", f"{vc}1:0-3 {vc}2:0-3")] for vc in "cde"}
+    seen = ByName({vc: part(nodes(2, 4, vc), (), full.get(vc, ()), name=vc) for vc in VCS})
+    for cycle in range(20):
+        for _ in range(rng.choice((1, 1, 2))):
+            jobs = {
+                vc: [some(rng, vc, n) for n in range(rng.randrange(4))] for vc in rng.sample(VCS, rng.randrange(3))
+            }
+            barred = {vc: [replace(job, barred=rng.choice(("", "Licenses"))) for job in jobs[vc]] for vc in jobs}
+            seen = ByName(seen, {vc: replace(seen[vc], pending=tuple(barred[vc])) for vc in jobs})
+        yield replace(snap(100.0 + 900.0 * cycle, *seen.values()), partitions=seen)
+
+
+@pytest.mark.parametrize("name", ["backfill", "lucid", "tiresias"])
+@pytest.mark.parametrize("seed", range(examples(12, 2)))
+def test_to_follow_what_changed_gives_what_planning_and_checking_all_gives(name: str, seed: int) -> None:
+    snapshots = [*followed(random.Random(seed))]
+    anew = [replace(scene, partitions=dict(scene.partitions)) for scene in snapshots]
+    plans, others = (run(make_policy(name, RULES, FixedPredictor()), each) for each in (snapshots, anew))
+    check = SafetyCheck(make_policy(name, RULES, FixedPredictor()).rules, RULES)
+    for scene, plan, other in zip(snapshots, plans, others, strict=True):
+        assert (decided(plan, VCS), plan.wake_s) == (decided(other, VCS), other.wake_s)
+        summed = Plan(plan.now_s, dict(plan.partitions))
+        assert (plan.actions, plan.wake_s, plan.memory) == (summed.actions, summed.wake_s, summed.memory)
+        check(scene, plan)
+        assert isinstance(plan.partitions, Plans)
+        if scene.partitions["c"].pending:
+            with pytest.raises(UnsafePlan, match="does not decide it"):
+                check(scene, Plan(plan.now_s, Plans({"c": PartitionPlan({})}, plan.partitions)))
+            check(scene, plan)
+
+
+def test_a_job_that_profiling_starts_no_more_is_missed_in_its_vc_though_nothing_changed_there() -> None:
+    rooms = ByName({"vc": part(nodes(1), [waits("j")]), "prof": part(nodes(1, 4, "p"), name="prof", profiling=True)})
+    start, check = Start(at("p1:0"), (NextRound(0.0),)), SafetyCheck(PolicyRules(profiles=True), PolicySettings())
+    plans = Plans({"vc": PartitionPlan({}), "prof": PartitionPlan({"j": start}, (Action("j", "prof", start),))})
+    check(snap(0.0), Plan(0.0, Plans({})))
+    check(Snapshot(0.0, rooms), Plan(0.0, plans))
+    with pytest.raises(UnsafePlan, match="job j: it is pending in 'vc', and the plan does not decide it"):
+        check(Snapshot(0.0, rooms), Plan(0.0, Plans({"prof": PartitionPlan({})}, plans)))
 
 
 def test_after_the_error_a_partition_is_planned_as_if_there_had_been_none() -> None:
