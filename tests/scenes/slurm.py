@@ -27,11 +27,7 @@ class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
     def __init__(
-        self,
-        mps: bool = True,
-        state: Path | None = None,
-        slurm: FakeSlurm | None = None,
-        **settings: Any,
+        self, mps: bool = True, state: Path | None = None, slurm: FakeSlurm | None = None, **settings: Any
     ) -> None:
         """``state``: where lucidd's list of its jobs lies; without, there is none."""
         self.state = state
