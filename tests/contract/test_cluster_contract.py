@@ -43,8 +43,6 @@ class Scene(Protocol):
 
 
 class Simulated:
-    """The simulated cluster."""
-
     def __init__(self) -> None:
         light = (by(name, gpus, 5000.0, profile=LIGHT) for name, gpus in zip("abcd", (1, 1, 2, 1), strict=True))
         turns = (replace(by(name, 2, 5000.0, vc="turns"), stages=stages) for name, stages in STAGED.items())
@@ -239,7 +237,6 @@ def test_an_elastic_job_goes_on_elsewhere_with_what_it_has_reached_and_keeps_it_
 
 
 def grouped(scene: Scene, *ids: str) -> None:
-    """Starts these in one group."""
     start_ = {name: Start(at("t1:0-1"), WHY, group=ids, slots=True) for name in ids}
     done = scene.cluster.apply([Action(name, "turns", decision) for name, decision in start_.items()])
     assert [item.refused for item in done] == [None] * len(ids)
