@@ -168,20 +168,14 @@ H, D = 3600, 86400
 @pytest.mark.parametrize(
     ("starts_in_s", "words"),
     [
-        ((0, 0, 0), "now"),
-        ((50 * 60, 60 * 60, 70 * 60), "in 1.0 h (50 min to 1.2 h)"),
-        ((1, 1, 1), "within a minute"),
-        ((1, 20, 100), "within 2 min"),
-        ((1, 264, 5400), "within 2 h, most likely in minutes"),
-        ((1, 30 * 60, 50 * 60), "within the hour, most likely in 30 min"),
-        ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"),
-        ((1, 4 * H, 4 * H), "within 4 h"),
+        ((0, 0, 0), "now"), ((50 * 60, 60 * 60, 70 * 60), "in 1.0 h (50 min to 1.2 h)"),
+        ((1, 1, 1), "within a minute"), ((1, 20, 100), "within 2 min"), ((1, 4 * H, 4 * H), "within 4 h"),
+        ((1, 264, 5400), "within 2 h, most likely in minutes"), ((1, H, 23 * H), "within a day"),
+        ((1, 30 * 60, 50 * 60), "within the hour, most likely in 30 min"), ((1, H, 28 * D), "not known yet"),
+        ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"), (None, "in more than 12.0 h"),
         ((int(0.4 * D), int(7.4 * D), int(16.7 * D)), "within 17 d, most likely in 7 d"),
-        ((1, H, 23 * H), "within a day"),
-        ((1, H, 28 * D), "not known yet"),
-        (None, "in more than 12.0 h"),
     ],
-)
+)  # fmt: skip
 def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | None, words: str) -> None:
     assert start_words(starts_in_s, 12.0 * H) == words
 
