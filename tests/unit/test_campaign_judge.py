@@ -29,6 +29,7 @@ LOST_NODE = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
 NO_BOOT = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
 AWAY = Broken("slurmctld-restart", 105.0, 120.0)
 NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
+HUNG = "srun: error: Unable to confirm allocation for job 7: Socket timed out on send/recv operation"
 ORDERED = ("restarts", "gives_way", "may_be_refused", "release_after_s")
 
 
@@ -82,7 +83,7 @@ FOUND: dict[str, tuple[Any, ...]] = {
     "its node was lost before it ran": ("killed", task(BEGUN, "NODE_FAIL"), [LOST_BEFORE]),
     "it ran, and a boot failed": ("killed", task(BEGUN, "NODE_FAIL"), [NO_BOOT]),
     "runs at the end": ("stuck", task(BEGUN, "RUNNING"), []),
-    "held after a run": ("stuck", task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[123.0])),
+    "held after a run": ("stuck", task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[125.0])),
     "refused though nobody drew that": ("stuck", task("", "PENDING", reason="BadConstraints"), []),
     "its user's release had been saved": ("stuck", let_go(5.0), [KILL]),
     "a step failed while slurmctld was away": ("killed", task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
@@ -100,6 +101,7 @@ EXCUSED: dict[str, tuple[Any, ...]] = {
     "slurmctld has no record of it": ("stuck", task("", "PENDING"), [KILL], Told(forgotten=[111.0])),
     "its node knew another of that number": ("stuck", HELD_ONE, [KILL], Told(started=[121.0], requeued=[121.1])),
     "slurmctld was away for its step": ("killed", task(BEGUN, "FAILED", said=NO_SLURM), [AWAY]),
+    "slurmctld hung for its step": ("killed", task(BEGUN, "FAILED", said=HUNG), [AWAY]),
     "its boot failed": ("killed", task("", "NODE_FAIL"), [NO_BOOT]),
 }
 

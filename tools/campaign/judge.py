@@ -27,6 +27,7 @@ _COMES_S = 10.0
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
 _AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
+_UNANSWERED = ("Unable to contact slurm controller", "Unable to confirm allocation for job")
 """Faults without slurmctld for a while."""
 
 
@@ -104,7 +105,7 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
 def _number_gone(broken: Sequence[Broken], told: Told) -> str:
     if told.forgotten:
         return "slurmctld's own log says that it has no record of the job any more"
-    again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= 1]
+    again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= _REQUEUE_S]
     said = "Slurm holds it: its node still knew the number of a job that slurmctld forgot"
     return said if again and _windows(broken) else ""
 
@@ -240,7 +241,7 @@ def _boot_failed(task: Task, broken: Sequence[Broken]) -> str:
 def _no_step(task: Task, broken: Sequence[Broken]) -> str:
     """``srun`` inside a job asks slurmctld for its step, and gives up where it does not answer: so on plain Slurm."""
     away = next((b for b in broken if b.name in _AWAY and any(b.over(run.began_s, 90.0) for run in task.runs)), None)
-    if away is None or "Unable to contact slurm controller" not in task.said:
+    if away is None or not any(words in task.said for words in _UNANSWERED):
         return ""
     return f"its srun says that it could not contact slurmctld ({away.name})"
 
