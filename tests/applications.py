@@ -21,12 +21,10 @@ MODEL = GoodputModel(PERF, GradParams(1.0, 4.0), INIT)
 
 
 def step_s(nodes: int, gpus: int, local: int) -> float:
-    """Seconds of a step by the formula."""
     return gpus * local / float(MODEL.throughput(nodes, gpus, local, 0))
 
 
 def write_application(folder: Path) -> Path:
-    """Writes the files of one application."""
     folder.mkdir(parents=True, exist_ok=True)
     placed = ["placement,local_bsz,step_time,sync_time"]
     for nodes in (1, 2, 3):
@@ -61,5 +59,4 @@ def an_application() -> Application:
 
 
 def learning(app: Application, batch: int = 256) -> AppLearning:
-    """A job that trains it."""
     return AppLearning(app, batch)

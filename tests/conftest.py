@@ -98,6 +98,5 @@ def app() -> Any:
 
 
 def pytest_sessionfinish() -> None:
-    """Write the schemas, where they are to be recorded."""
     if _RECORDER is not None:
         _RECORDER.write(FOLDER)

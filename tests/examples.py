@@ -10,8 +10,6 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-__all__ = ["Dice", "examples", "tried"]
-
 _SHARE = float(os.environ.get("LUCID_EXAMPLES_SHARE", "1"))
 _AS_FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
 

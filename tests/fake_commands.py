@@ -52,7 +52,6 @@ def job_json(job: SlurmJob) -> dict[str, Any]:
 
 
 def node_json(node: SlurmNode) -> dict[str, Any]:
-    """One node."""
     gres = [f"gpu:{kind}:1" for kind in node.gpu_types] + [f"shard:{kind}:2" for kind in sorted(node.shard_types)]
     return {
         "name": node.name, "gres": ",".join(gres), "cpus": node.cpus, "real_memory": node.mem_mib,
@@ -61,7 +60,6 @@ def node_json(node: SlurmNode) -> dict[str, Any]:
 
 
 def reservation_json(one: Reservation) -> dict[str, Any]:
-    """One reservation."""
     return {
         "name": one.name, "node_list": ",".join(one.nodes), "start_time": _time(one.start_s),
         "end_time": _time(one.end_s), "flags": sorted(one.flags), "users": ",".join(one.users),

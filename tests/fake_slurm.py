@@ -97,14 +97,9 @@ class FakeSlurm:
 
     def config(self) -> dict[str, str]:
         self._answer()
-        return {
-            "PrivateData": self.private,
-            "ResumeProgram": "/etc/resume",
-            "SuspendProgram": "/etc/resume",
-            "SuspendTime": "600 sec",
-            "ResumeTimeout": "300 sec",
-            "SuspendTimeout": "30 sec",
-        }
+        programs = dict.fromkeys(("ResumeProgram", "SuspendProgram"), "/etc/resume")
+        times = {"SuspendTime": "600 sec", "ResumeTimeout": "300 sec", "SuspendTimeout": "30 sec"}
+        return {"PrivateData": self.private, **programs, **times}
 
     def _answer(self) -> None:
         if self.down:
@@ -218,30 +213,21 @@ class FakeSlurm:
 
     def _use(self, node: str, gpu: int) -> tuple[int, int]:
         """(jobs that hold the GPU whole, slots in use)."""
-        whole = slots = 0
-        for record in self.records.values():
-            for part in record.placement:
-                if part.node == node and part.mask >> gpu & 1:
-                    if record.request.shards:
-                        slots += 1
-                    else:
-                        whole += 1
-        return whole, slots
+        places = [(r, part) for r in self.records.values() for part in r.placement if part.node == node]
+        there = [bool(record.request.shards) for record, part in places if part.mask >> gpu & 1]
+        return there.count(False), there.count(True)
 
     def _find(self, record: SlurmJob) -> Placement | None:
         wanted = record.request.req_nodes.split(",") if record.request.req_nodes else []
         types = re.findall(r"shard:(\w+)", record.request.tres_per_node)
-        parts: list[NodeGpus] = []
-        left = record.gpus
+        parts, left = list[NodeGpus](), record.gpus
         for node in self.machines:
             if record.partition not in node.partitions or (wanted and node.name not in wanted) or not _usable(node):
                 continue
             if types:
                 gpus = [node.gpu_types.index(t) for t in types]
-                if all(
-                    self._use(node.name, g)[0] == 0 and self._use(node.name, g)[1] < max(node.slots, default=2)
-                    for g in gpus
-                ):
+                most = max(node.slots, default=2)
+                if all(whole == 0 and slots < most for whole, slots in (self._use(node.name, g) for g in gpus)):
                     return (NodeGpus(node.name, sum(1 << g for g in gpus)),)
                 continue
             spread = record.min_nodes > 1 and gpu_count(record.request.tres_per_node)
@@ -263,11 +249,8 @@ class FakeSlurm:
             if record.priority > 1 << 31 and all(self.records[one.removeprefix("afterany:")].ended for one in waits):
                 self._set(record.id, dependency="")
                 record = self.records[record.id]
-            if (
-                record.pending
-                and not (record.held or record.dependent or record.dependency)
-                and record.eligible_s <= self.now
-            ):
+            held = record.held or record.dependent or record.dependency
+            if record.pending and not held and record.eligible_s <= self.now:
                 place, limit = self._find(record), self.limits(record)
                 if place is None and record.request.addressed and not limit:
                     place = self._preempt(record)
@@ -341,9 +324,8 @@ class FakeSlurm:
     def jobs(self) -> Sequence[SlurmJob]:
         self.reads += 1
         self._answer()
-        return [
-            replace(r, placement=()) if r.completing else r for r in self.records.values()
-        ]  # Slurm forgets the GPUs of a job that completes
+        # Slurm forgets the GPUs of a job that completes
+        return [replace(r, placement=()) if r.completing else r for r in self.records.values()]
 
     def nodes(self) -> Sequence[SlurmNode]:
         self.reads += 1
@@ -439,7 +421,7 @@ class FakeSlurm:
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
         """As scontrol with a list: what it declines for one does not keep it from the others."""
-        refused: list[ActionRefused] = []
+        refused = list[ActionRefused]()
         for job_id in job_ids:
             try:
                 self.update(job_id, Changes(start_at_s=begin_s))

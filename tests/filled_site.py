@@ -13,8 +13,6 @@ from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.slurm.view.profiles import ProfileReading
 from scenes.jobs import LIGHT
 
-__all__ = ["bounded_site", "filled_site", "idle_summary"]
-
 
 def idle_summary(site: Site, job_id: str) -> None:
     """The sampler's account of a job that ended: it did nothing from its start to its end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ import click
 from jsonschema import Draft202012Validator
 
 from lucid.cli.main import lucidctl
-
-__all__ = ["FOLDER", "Recorder", "closed", "commands", "every_command", "name_of", "schema_of", "trouble_with"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -84,13 +82,11 @@ class Recorder:
         self._seen: dict[str, Any] = {}
 
     def take(self, name: str, document: Any) -> None:
-        """One document that command *name* printed."""
         if self._widen and name not in self._seen and (known := schema_of(name)) is not None:
             self._seen[name] = _shape_in(known)
         self._seen[name] = _merged(self._seen.get(name), _shape(document))
 
     def schema(self, name: str) -> dict[str, Any]:
-        """Of what was taken in under that name."""
         return _schema(self._seen[name])
 
     def write(self, folder: Path) -> None:
@@ -107,17 +103,12 @@ class Recorder:
 def _shape(value: Any, of_names: bool = False) -> dict[str, Any]:
     if isinstance(value, dict):
         if of_names or any(not key.isidentifier() for key in value):
-            inner: dict[str, Any] | None = None
-            for item in value.values():
-                inner = _merged(inner, _shape(item))
+            inner = reduce(_merged, map(_shape, value.values()), None)
             return {"types": {"object"}, "names": inner or {"types": set()}}
         members = {key: _shape(item, key in _BY_NAME) for key, item in value.items()}
         return {"types": {"object"}, "members": members, "always": set(value)}
     if isinstance(value, list):
-        inner = None
-        for item in value:
-            inner = _merged(inner, _shape(item))
-        return {"types": {"array"}, "items": inner}
+        return {"types": {"array"}, "items": reduce(_merged, map(_shape, value), None)}
     if value is None:
         return {"types": {"null"}}
     kind = "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"

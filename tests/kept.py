@@ -14,7 +14,6 @@ _LINES = 80
 
 
 def same_as(path: Path, text: str) -> None:
-    """Fail unless the golden file holds this text."""
     if os.environ.get("LUCID_WRITE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -17,22 +17,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = [
-    "DRIVER_NOT_LOADED",
-    "GPU_IS_LOST",
-    "NOT_SUPPORTED",
-    "NO_PERMISSION",
-    "UNKNOWN",
-    "Board",
-    "Gpu",
-    "Proc",
-    "build",
-    "load",
-    "node_environment",
-    "smi",
-    "uuid_of",
-]
-
 SOURCE = Path(__file__).parent / "assets" / "nvml" / "nvml.c"
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN = 3, 4, 9, 15, 999
@@ -103,9 +87,10 @@ class Board:
             line = (
                 f"gpu {index} uuid={uuid_of(index)} name=Emulated mem_total={gpu.mem_total} mem_used={gpu.mem_used}"
             )
-            line += f" util={gpu.util} mem_util={gpu.mem_util} mig={int(gpu.mig)} xid={gpu.xid}"
+            line += (
+                f" util={gpu.util} mem_util={gpu.mem_util} mig={int(gpu.mig)} xid={gpu.xid} throttle={gpu.throttle}"
+            )
             line += f" ecc={gpu.ecc} remap_pending={int(gpu.remap_pending)} remap_failed={int(gpu.remap_failed)}"
-            line += f" throttle={gpu.throttle}"
             line += "" if gpu.minor is None else f" minor={gpu.minor}"
             line += "" if gpu.energy is None else f" energy={gpu.energy}"
             if gpu.gpm is not None:

@@ -29,17 +29,13 @@ class _Skips:
         self._how = how
         self._seen: dict[str, tuple[str, int]] = {}
 
-    def _take(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
             reason = report.longrepr[2].removeprefix("Skipped: ")
             first, times = self._seen.get(reason, (report.nodeid, 0))
             self._seen[reason] = first, times + 1
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._take(report)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._take(report)
+    pytest_collectreport = pytest_runtest_logreport
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -11,11 +11,7 @@ COMMENTS = (
     "für Müller: 50 % {}",
 )
 LOOKALIKES = (
-    "not-lucid:exclusive",
-    "lucid:exclusively",
-    "lucid:exclusive=1",
-    "see lucid:exclusive.",
-    '{"lucid:exclusive": true}',
-    "LUCID:EXCLUSIVE",
-)
+    "not-lucid:exclusive", "lucid:exclusively", "lucid:exclusive=1", "see lucid:exclusive.",
+    '{"lucid:exclusive": true}', "LUCID:EXCLUSIVE",
+)  # fmt: skip
 """None of these is the word ``lucid:exclusive``."""

@@ -132,7 +132,6 @@ class Box:
         self.jobs[name] = self.run(PROGRAM, name, words, uid=uid, python=python)
 
     def line(self, name: str) -> str:
-        """The next line that a job prints."""
         out = self.jobs[name].stdout
         return out.readline().strip()
 
@@ -165,6 +164,5 @@ def overlaps(rows: Sequence[tuple[str, str, float, float, int]]) -> list[tuple[A
 
 
 def sequences(rows: Sequence[tuple[str, str, float, float, int]]) -> Iterator[tuple[str, list[str]]]:
-    """Who used each resource, in sequence."""
     for resource in RESOURCES:
         yield resource, [row[0] for row in rows if row[1] == resource]

@@ -61,31 +61,21 @@ def pages() -> list[Path]:
     """Those that say how something is done; not docs/decisions, which say what was done once."""
     docs = REPO / "docs"
     folders = (docs, docs / "tutorials", docs / "systems", REPO / "examples")
-    return [
-        REPO / "README.md",
-        REPO / "CONTRIBUTING.md",
-        *(page for at in folders for page in sorted(at.glob("*.md"))),
-    ]
+    listed = (page for at in folders for page in sorted(at.glob("*.md")))
+    return [REPO / "README.md", REPO / "CONTRIBUTING.md", *listed]
 
 
 def typed() -> list[Command]:
-    """All commands of all pages."""
-    return [
-        command
-        for page in pages()
-        for command in commands_of(page.read_text(encoding="utf-8"), str(page.relative_to(REPO)))
-    ]
+    texts = ((page.read_text(encoding="utf-8"), str(page.relative_to(REPO))) for page in pages())
+    return [command for text, page in texts for command in commands_of(text, page)]
 
 
 def commands_of(text: str, page: str = "") -> list[Command]:
     """The commands of a page that name one of ``PROGRAMS``. Of a page that marks blocks as ``sh``, only those are
     typed: the others show what is printed."""
     marked = any(found["language"] == "sh" for found in _FENCE.finditer(text))
-    blocks = [
-        (found.start("text"), found["text"])
-        for found in _FENCE.finditer(text)
-        if found["language"] == ("sh" if marked else "")
-    ]
+    typed_in = (found for found in _FENCE.finditer(text) if found["language"] == ("sh" if marked else ""))
+    blocks = [(found.start("text"), found["text"]) for found in typed_in]
     rest = _FENCE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     blocks += [(found.start(), found[0]) for found in _INDENTED.finditer(rest) if found[0].strip()]
     rest = _INDENTED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), rest)

@@ -7,8 +7,10 @@ of it what the sampler reads every ``STEP_S``. The generator of ordinary jobs is
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from lucid.core.job import JobProfile
 from lucid.profiler.samples import GpuSample, Sample
@@ -52,9 +54,8 @@ class MadeJob:
         for at, sample in enumerate(samples(self, begin_s, step_s)):
             meter.add(gpus, sample)
             work += [part.gpu_util or 0.0 for part in sample.gpus if at % 10 == 0 and (part.gpu_util or 0) > 1]
-        profile = None
-        if work:
-            profile = JobProfile(sum(work) / len(work), 10.0, self.mem_mib, unstable=self.unstable)
+        mean = sum(work) / max(len(work), 1)
+        profile = JobProfile(mean, 10.0, self.mem_mib, unstable=self.unstable) if work else None
         return JobUse(
             self.job_id, self.user, "lab", "vc", self.name, len(self.phases), begin_s, begin_s + self.ran_s,
             state=self.state, time_limit_s=self.time_limit_s, wants_alone=self.wants_alone, gpu_mem_mib=GPU_MIB,
@@ -77,20 +78,9 @@ def samples(job: MadeJob, begin_s: float, step_s: float = STEP_S) -> Iterator[Sa
         yield Sample(number, begin_s + (number + 1) * step_s, tuple(parts))
 
 
-def _at(phases: list[Phase]):  # type: ignore[no-untyped-def]
-    ends, total = [], 0.0
-    for phase in phases:
-        total += phase.seconds
-        ends.append(total)
-    here = 0
-
-    def clock(seconds: float) -> Phase:
-        nonlocal here
-        while here < len(phases) - 1 and ends[here] <= seconds:
-            here += 1
-        return phases[here]
-
-    return clock
+def _at(phases: list[Phase]) -> Callable[[float], Phase]:
+    ends = list(accumulate(phase.seconds for phase in phases))
+    return lambda seconds: phases[min(bisect_right(ends, seconds), len(phases) - 1)]
 
 
 def ordinary(number: int, seed: int) -> MadeJob:
@@ -109,22 +99,19 @@ def ordinary(number: int, seed: int) -> MadeJob:
     level = rng.uniform(3.0, 10.0) if rng.random() < 0.2 else rng.uniform(10.0, 98.0)
     left_s = H * 0.5 * 24.0 ** rng.random()
     first_s = rng.uniform(60.0, 1200.0)
-    shape = [Phase(first_s * 0.4, 0.0, process=False), Phase(first_s * 0.6, 0.0)]
-    shape.append(Phase(rng.uniform(60.0, 600.0), rng.uniform(5.0, 30.0)))
+    warm_up = Phase(rng.uniform(60.0, 600.0), rng.uniform(5.0, 30.0))
+    shape = [Phase(first_s * 0.4, 0.0, process=False), Phase(first_s * 0.6, 0.0), warm_up]
     lossy = rng.random() < 0.1
     while left_s > 0:
         epoch_s = rng.uniform(600.0, 3600.0)
         shape.append(Phase(epoch_s, level))
         kind = rng.random()
-        pause_s = (
-            rng.uniform(5, 180) if kind < 0.6 else rng.uniform(10, 600) if kind < 0.85 else rng.uniform(60, 1500)
-        )
+        pause_s = rng.uniform(*((5, 180) if kind < 0.6 else (10, 600) if kind < 0.85 else (60, 1500)))
         shape.append(Phase(pause_s, 0.0))
         if lossy and rng.random() < 0.5:
             shape.append(Phase(rng.uniform(10.0, 600.0), level, known=False))
         left_s -= epoch_s + pause_s
-    shape.append(Phase(60.0, level))
-    shape.append(Phase(rng.uniform(0.0, 900.0), 0.0))
+    shape += [Phase(60.0, level), Phase(rng.uniform(0.0, 900.0), 0.0)]
     levels = [rng.uniform(0.67, 1.0) for _ in range(gpus)]
     phases = [[replace(phase, util=phase.util * factor) for phase in shape] for factor in levels]
     heavy = level * min(levels) > 40.0
@@ -151,22 +138,23 @@ def planted(kind: str, number: int) -> tuple[list[MadeJob], float]:
     rng = random.Random(f"{kind}/{number}")
     gpus, hours = rng.choice((1, 2, 4)), rng.uniform(1.5, 6.0)
     name = f"{kind}-{number}"
-    if kind == "idle_from_start":
-        # half of these never work, the others after hours; a loop touches the GPU for a moment now and then
-        then = [] if number % 2 else at_work(2 * H)[1:]
-        return [MadeJob(name, [[Phase(hours * H, 0.0), *then] for _ in range(gpus)])], hours * gpus
-    if kind == "idle_after_activity":
-        tail = [Phase(hours * H, 0.0)] if number % 2 else [Phase(hours * H, 0.0), *at_work(H)[1:]]
-        return [MadeJob(name, [[*at_work(2 * H), *tail] for _ in range(gpus)])], hours * gpus
-    if kind == "no_process":
-        tail = [Phase(hours * H, 0.0, process=False)]
-        shape = tail if number % 2 else [*at_work(2 * H), *tail]
-        return [MadeJob(name, [shape for _ in range(gpus)])], hours * gpus
+
+    def other(seconds: float) -> list[Phase]:
+        """Every other job of a kind works for so long, too: before it has no process, or after it idled."""
+        return [] if number % 2 else at_work(seconds)
+
+    idle = Phase(hours * H, 0.0, process=kind != "no_process")
+    shapes = {
+        "idle_from_start": [idle, *other(2 * H)[1:]],
+        "idle_after_activity": [*at_work(2 * H), idle, *other(H)[1:]],
+        "no_process": [*other(2 * H), idle],
+    }
+    if kind in shapes:
+        return [MadeJob(name, [shapes[kind]] * gpus)], hours * gpus
     if kind == "larger_than_needed":
         busy = at_work(hours * H)
-        idle = [replace(phase, util=0.0, process=False) for phase in busy]
-        some = rng.randint(1, 3)
-        return [MadeJob(name, [busy] + [idle] * some)], sum(p.seconds for p in busy) * some / H
+        unused, some = [replace(phase, util=0.0, process=False) for phase in busy], rng.randint(1, 3)
+        return [MadeJob(name, [busy] + [unused] * some)], sum(p.seconds for p in busy) * some / H
     if kind == "could_have_shared":
         shape = at_work(hours * H, rng.uniform(5.0, 20.0))
         job = MadeJob(name, [shape for _ in range(gpus)], wants_alone=True, mem_mib=rng.uniform(1000.0, 8000.0))

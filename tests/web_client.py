@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["WebClient"]
-
 
 class WebClient:
     """``address``: from where it seems to come."""
@@ -48,5 +46,4 @@ class WebClient:
         return asyncio.run(ask())
 
     def get(self, path: str, params: dict[str, Any] | None = None) -> httpx.Response:
-        """``GET``."""
         return self.request("GET", path, params)

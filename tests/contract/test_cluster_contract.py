@@ -14,7 +14,7 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start
 from lucid.core.job import Stage
-from lucid.core.ports import Applied, Capability, Cluster
+from lucid.core.ports import Applied, Cluster
 from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
@@ -39,35 +39,17 @@ class Scene(Protocol):
     cluster: Cluster
     profiling: str
 
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
+    def pass_time(self, seconds: float) -> None: ...
 
 
 class Simulated:
-    """The simulated cluster."""
-
     def __init__(self) -> None:
-        jobs = [
-            by("a", 1, 5000.0, profile=LIGHT),
-            by("b", 1, 5000.0, profile=LIGHT),
-            by("c", 2, 5000.0, profile=LIGHT),
-        ]
+        light = (by(name, gpus, 5000.0, profile=LIGHT) for name, gpus in zip("abcd", (1, 1, 2, 1), strict=True))
+        turns = (replace(by(name, 2, 5000.0, vc="turns"), stages=stages) for name, stages in STAGED.items())
+        others = (by("o", vc="other"), elastic("e", 2, vc="stretch"), by("r", 2, 5000.0, vc="turns"))
         simulated = a_cluster(
-            a_trace(
-                *jobs,
-                by("o", vc="other"),
-                by("d", 1, 5000.0, profile=LIGHT),
-                elastic("e", 2, vc="stretch"),
-                *(replace(by(name, 2, 5000.0, vc="turns"), stages=stages) for name, stages in STAGED.items()),
-                by("r", 2, 5000.0, vc="turns"),
-            ),
-            {
-                VC: nodes(2, 4),
-                "other": nodes(1, 4, prefix="o"),
-                "stretch": nodes(1, 4, prefix="s"),
-                "turns": nodes(1, 4, prefix="t"),
-            },
+            a_trace(*light, *turns, *others),
+            {VC: nodes(2, 4), **{vc: nodes(1, 4, prefix=vc[0]) for vc in ("other", "stretch", "turns")}},
             profiled=lambda job: job.id == "d",
             profiling_nodes=nodes(1, 4, prefix="p"),
             interleaving=Interleaving(3, "best", PUBLISHED),
@@ -94,31 +76,21 @@ class Live:
 
     def __init__(self) -> None:
         slurm = FakeSlurm([fake_node(name, room, slots=frozenset({4})) for name, room in NODES.items()])
-        for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("o", 1, "other")):
+        for name, gpus, home in (("a", 1, VC), ("b", 1, VC), ("c", 2, VC), ("d", 1, VC), ("o", 1, "other")):
             slurm.submit(name, home, gpus)
-        slurm.submit("d", VC, 1)
-        for name in "xyz":
-            slurm.submit(name, "turns", 2, mark="lucid:vc=turns;turns=1")
-        slurm.submit("r", "turns", 2)
+        for name in "xyzr":
+            slurm.submit(name, "turns", 2, mark="lucid:vc=turns;turns=1" if name != "r" else "")
         modes = dict.fromkeys((VC, "other", "turns"), Mode.PACK)
         store = SqliteStore(IN_MEMORY)
         lease = store.take_lease("test", 0.0, 1e9)
         assert lease is not None
         self.profiling = "prof"
+        reports = ElasticSettings(reports_dir="/nonexistent")
         self.cluster: Cluster = Looking(
-            self.client(slurm),
-            store,
-            FakeSampler(slurm, dict.fromkeys("abcd", LIGHT)),
-            slurm,
-            SlurmSettings(),
-            DaemonSettings(
-                partitions=modes, profiling_partition="prof", elastic=ElasticSettings(reports_dir="/nonexistent")
-            ),
-            lambda: modes,
-            lambda job: job.id == "d",
-            lease.token,
-            interleaves=lambda _: True,
-        )
+            self.client(slurm), store, FakeSampler(slurm, dict.fromkeys("abcd", LIGHT)), slurm, SlurmSettings(),
+            DaemonSettings(partitions=modes, profiling_partition="prof", elastic=reports),
+            lambda: modes, lambda job: job.id == "d", lease.token, interleaves=lambda _: True,
+        )  # fmt: skip
         self.pass_time = slurm.advance
 
 
@@ -167,48 +139,31 @@ def test_only_a_job_that_started_in_slots_may_be_joined(scene: Scene) -> None:
     assert {e.job.id: e.alone for e in room(scene).running} == {"a": False, "b": True}
 
 
-def test_it_says_what_it_can_do(scene: Scene) -> None:
-    assert scene.cluster.capabilities <= set(Capability)
-
-
 def test_looking_changes_nothing(scene: Scene) -> None:
     first, second = scene.cluster.observe(), scene.cluster.observe()
     assert first.now_s == second.now_s
     assert dict(first.partitions) == dict(second.partitions)
     assert not second.ended
-
-
-def test_pending_jobs_come_in_order(scene: Scene) -> None:
-    assert waiting(scene) == ["a", "b", "c"]
-
-
-def test_every_node_stands_in_one_partition(scene: Scene) -> None:
-    names = [n.name for p in scene.cluster.observe().partitions.values() for n in p.nodes]
-    assert len(names) == len(set(names))
+    names = [n.name for p in first.partitions.values() for n in p.nodes]
+    assert len(names) == len(set(names)), "every node stands in one partition"
 
 
 def test_a_started_job_runs_on_exactly_those_gpus(scene: Scene) -> None:
-    done = start(scene, "c", "n2:1,3")
-    assert done.refused is None
+    assert start(scene, "c", "n2:1,3").refused is None
     (entry,) = room(scene).running
     assert (entry.job.id, entry.placement, entry.stage, entry.partner) == ("c", at("n2:1,3"), Stage.MAIN, None)
     assert waiting(scene) == ["a", "b"]
 
 
-def test_what_did_not_change_is_the_same_object(scene: Scene) -> None:
+def test_a_view_does_not_change_later_and_what_did_not_change_is_the_same_object(scene: Scene) -> None:
     before = scene.cluster.observe().partitions
     start(scene, "a", "n1:0")
     after = scene.cluster.observe().partitions
     assert after["other"] is before["other"]
     assert after[scene.profiling] is before[scene.profiling]
     assert after[VC] is not before[VC]
-
-
-def test_a_frozen_view_does_not_change_later(scene: Scene) -> None:
-    before = room(scene)
-    start(scene, "a", "n1:0")
-    assert [e.job.id for e in before.pending] == ["a", "b", "c"]
-    assert not before.running
+    assert [e.job.id for e in before[VC].pending] == ["a", "b", "c"], "as they came"
+    assert not before[VC].running
 
 
 def test_a_requeued_job_waits_again(scene: Scene) -> None:
@@ -221,22 +176,13 @@ def test_a_requeued_job_waits_again(scene: Scene) -> None:
     assert not at_work(scene)
 
 
-def packed(scene: Scene) -> None:
-    """Measures a and b, then packs them."""
+def test_jobs_of_a_pair_know_of_each_other_until_one_is_parted_which_is_marked(scene: Scene) -> None:
     start(scene, "a", "n1:0")
     start(scene, "b", "n1:1")
     scene.pass_time(100.0)
     scene.cluster.apply([Action("b", VC, Requeue(WHY))])
     assert start(scene, "b", "n1:0", beside="a").refused is None
-
-
-def test_both_jobs_of_a_pair_know_of_each_other(scene: Scene) -> None:
-    packed(scene)
     assert {e.job.id: e.partner for e in room(scene).running} == {"a": "b", "b": "a"}
-
-
-def test_a_parted_job_is_marked_and_its_partner_is_alone_again(scene: Scene) -> None:
-    packed(scene)
     scene.cluster.apply([Action("b", VC, Requeue(WHY, part=True))])
     assert [e.partner for e in room(scene).running] == [None]
     assert room(scene).pending[-1].alone
@@ -272,41 +218,25 @@ def test_what_leaves_makes_room_for_what_starts_in_the_same_call(scene: Scene) -
     assert at_work(scene) == ["b"]
 
 
-def stretched(scene: Scene) -> None:
-    """Starts e on two GPUs, if the cluster can resize."""
+def test_an_elastic_job_goes_on_elsewhere_with_what_it_has_reached_and_keeps_it_when_preempted(scene: Scene) -> None:
     if "stretch" not in scene.cluster.observe().partitions:
         pytest.skip("this scene has no jobs to resize")
     assert start(scene, "e", "s1:0-1", name="stretch").refused is None
     scene.pass_time(100.0)
-
-
-def test_a_resized_job_goes_on_elsewhere_with_what_it_has_reached(scene: Scene) -> None:
-    stretched(scene)
     (before,) = room(scene, "stretch").running
     (done,) = scene.cluster.apply([Action("e", "stretch", Resize(at("s1:1-3"), WHY))])
     assert done.refused is None
     (entry,) = room(scene, "stretch").running
     assert (entry.placement, entry.gpus, entry.restarts, entry.start_s) == (at("s1:1-3"), 3, 1, before.start_s)
     assert entry.progress.epochs == before.progress.epochs > 0
-
-
-def test_a_preempted_elastic_job_keeps_its_progress(scene: Scene) -> None:
-    stretched(scene)
-    scene.cluster.apply([Action("e", "stretch", Requeue(WHY))])
-    (entry,) = room(scene, "stretch").pending
-    assert entry.progress.epochs > 0
-
-
-def test_the_progress_of_an_elastic_job_is_new_at_every_look(scene: Scene) -> None:
-    stretched(scene)
-    first = room(scene, "stretch").running[0].progress
     scene.pass_time(50.0)
-    second = room(scene, "stretch").running[0].progress
-    assert second.epochs > first.epochs
+    reached = room(scene, "stretch").running[0].progress.epochs
+    assert reached > entry.progress.epochs
+    scene.cluster.apply([Action("e", "stretch", Requeue(WHY))])
+    assert room(scene, "stretch").pending[0].progress.epochs == reached
 
 
 def grouped(scene: Scene, *ids: str) -> None:
-    """Starts these in one group."""
     start_ = {name: Start(at("t1:0-1"), WHY, group=ids, slots=True) for name in ids}
     done = scene.cluster.apply([Action(name, "turns", decision) for name, decision in start_.items()])
     assert [item.refused for item in done] == [None] * len(ids)
@@ -316,13 +246,18 @@ def groups(scene: Scene) -> dict[str, set[str]]:
     return {entry.job.id: set(entry.group) for entry in room(scene, "turns").running}
 
 
-def test_jobs_of_a_group_hold_the_same_gpus_and_know_of_each_other(scene: Scene) -> None:
+def test_jobs_of_a_group_hold_the_same_gpus_and_the_others_go_on_when_a_member_leaves(scene: Scene) -> None:
     grouped(scene, "x", "y", "z")
     scene.pass_time(5.0)
     assert groups(scene) == {name: {"x", "y", "z"} for name in "xyz"}
     entries = room(scene, "turns").running
     assert {entry.placement for entry in entries} == {at("t1:0-1")}
     assert {entry.partner for entry in entries} == {None}
+    actions: list[Action] = [Action(name, "turns", Regroup(at("t1:0-1"), WHY, ("x", "y"))) for name in "xy"]
+    scene.cluster.apply([Action("z", "turns", Requeue(WHY)), *actions])
+    scene.pass_time(5.0)
+    assert groups(scene) == {"x": {"x", "y"}, "y": {"x", "y"}}
+    assert "z" in waiting(scene, "turns")
 
 
 def test_a_job_joins_a_group_where_it_runs_and_stops_nobody(scene: Scene) -> None:
@@ -337,16 +272,6 @@ def test_a_job_joins_a_group_where_it_runs_and_stops_nobody(scene: Scene) -> Non
     assert groups(scene) == {name: {"x", "y", "z"} for name in "xyz"}
     then = {entry.job.id: entry for entry in room(scene, "turns").running}
     assert all(then[name].start_s == now[name].start_s for name in "xy")
-
-
-def test_the_others_go_on_when_a_member_leaves(scene: Scene) -> None:
-    grouped(scene, "x", "y", "z")
-    scene.pass_time(5.0)
-    actions: list[Action] = [Action(name, "turns", Regroup(at("t1:0-1"), WHY, ("x", "y"))) for name in "xy"]
-    scene.cluster.apply([Action("z", "turns", Requeue(WHY)), *actions])
-    scene.pass_time(5.0)
-    assert groups(scene) == {"x": {"x", "y"}, "y": {"x", "y"}}
-    assert "z" in waiting(scene, "turns")
 
 
 REFUSED = {

@@ -10,6 +10,7 @@ import http.server
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,22 +104,11 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
         yield Source(ExporterMetrics(str(path)), BUSY, IDLE, drop_lines, path.unlink, restore)
         return
 
-    class Exporter(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if not path.exists():
-                self.send_error(503)
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(path.read_bytes())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
+    exporter = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), exporter)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    address = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    address = f"http://127.0.0.1:{server.server_address[1]}/page.txt"
     yield Source(ExporterMetrics(address), BUSY, IDLE, drop_lines, path.unlink, restore)
     server.shutdown()
     thread.join()
@@ -145,11 +135,9 @@ class TestContract:
         assert (idle.gpu_util, idle.mem_util, idle.mem_mib) == (0, 0, 5)
         assert idle.dram_active is None
 
-    def test_only_what_was_asked_for_is_read(self, source: Source) -> None:
+    def test_only_what_was_asked_for_is_read_and_a_gpu_that_nobody_knows_is_lost(self, source: Source) -> None:
         assert list(source.metrics.read([source.idle])) == [source.idle]
         assert source.metrics.read([]) == {}
-
-    def test_a_gpu_that_nobody_knows_is_lost(self, source: Source) -> None:
         found = source.metrics.read(["GPU-none", source.idle])
         assert isinstance(found["GPU-none"], GpuLost)
         assert isinstance(found[source.idle], GpuReading)
@@ -172,68 +160,53 @@ class TestContract:
                 source.metrics.read([source.idle])
         source.speak()
         assert isinstance(source.metrics.read([source.idle])[source.idle], GpuReading)
+        source.metrics.close()
+        source.metrics.close()
+        assert isinstance(source.metrics.read([source.idle])[source.idle], GpuReading), "closed twice, and read again"
 
-    def test_it_can_be_closed_twice_and_read_again(self, source: Source) -> None:
-        source.metrics.close()
-        source.metrics.close()
-        assert isinstance(source.metrics.read([source.idle])[source.idle], GpuReading)
+
+PROCESSES = {
+    "memory and shares": ([Proc(11, 8000, 60, 30), Proc(13)], (GpuProcess(11, 8000, 60, 30), GpuProcess(13))),
+    "one process with two contexts is one": ([Proc(11, 500), Proc(11, 300)], (GpuProcess(11, 800),)),
+    "no new utilisation sample is no fault": ([Proc(11, 8000)], (GpuProcess(11, 8000),)),
+}
+NOT_OFFERED = (
+    "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlGpmSampleGet",
+    "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMigMode",
+)  # fmt: skip
 
 
 class TestNvml:
-    def read(self, nvml: NvmlMetrics, index: int = 0) -> GpuReading:
+    def read(self, nvml: NvmlMetrics, board: Board, index: int = 0) -> GpuReading:
+        board.write()
         return nvml.read([uuid_of(index)])[uuid_of(index)]
 
-    def test_processes_have_memory_and_shares(self, nvml: NvmlMetrics, board: Board) -> None:
-        board.gpus[0].procs = [Proc(11, 8000, 60, 30), Proc(12, 3000, 20, 10), Proc(13)]
-        board.write()
-        assert self.read(nvml).processes == (
-            GpuProcess(11, 8000, 60, 30),
-            GpuProcess(12, 3000, 20, 10),
-            GpuProcess(13),
-        )
-        assert self.read(nvml, 1).processes == ()
-
-    def test_one_process_with_two_contexts_is_one(self, nvml: NvmlMetrics, board: Board) -> None:
-        board.gpus[0].procs = [Proc(11, 500), Proc(11, 300)]
-        board.write()
-        assert self.read(nvml).processes == (GpuProcess(11, 800),)
-
-    def test_no_new_utilisation_sample_is_no_fault(self, nvml: NvmlMetrics, board: Board) -> None:
-        board.gpus[0].procs = [Proc(11, 8000)]
-        board.write()
-        assert self.read(nvml).processes == (GpuProcess(11, 8000),)
+    @pytest.mark.parametrize("name", PROCESSES)
+    def test_processes(self, nvml: NvmlMetrics, board: Board, name: str) -> None:
+        board.gpus[0].procs, told = PROCESSES[name]
+        assert self.read(nvml, board).processes == told
+        assert self.read(nvml, board, 1).processes == ()
 
     @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
     def test_what_a_card_does_not_offer_is_unknown(self, nvml: NvmlMetrics, board: Board, code: int) -> None:
-        for function in (
-            "nvmlDeviceGetUtilizationRates",
-            "nvmlDeviceGetComputeRunningProcesses_v3",
-            "nvmlGpmSampleGet",
-            "nvmlGpmQueryDeviceSupport",
-            "nvmlDeviceGetMigMode",
-        ):
-            board.fail[(function, 0)] = code
-        board.write()
-        found = self.read(nvml)
+        board.fail = {(function, 0): code for function in NOT_OFFERED}
+        found = self.read(nvml, board)
         assert (found.gpu_util, found.processes, found.sm_active) == (None, None, None)
         assert found.mem_mib == 20518
 
     def test_gpm_needs_two_samples_and_may_stop(self, nvml: NvmlMetrics, board: Board) -> None:
-        assert self.read(nvml).sm_active is None
-        assert self.read(nvml).sm_active == 73.5
+        assert [self.read(nvml, board).sm_active for _ in range(2)] == [None, 73.5]
         board.fail[("nvmlGpmMetricsGet", 0)] = NOT_SUPPORTED
-        board.write()
-        found = self.read(nvml)
+        found = self.read(nvml, board)
         assert (found.sm_active, found.gpu_util) == (None, 97)
 
     def test_an_xid_is_told_once(self, nvml: NvmlMetrics, board: Board) -> None:
-        assert self.read(nvml).xid is None
+        assert self.read(nvml, board).xid is None
         board.gpus[0].xid = 31
-        board.write()
-        assert [self.read(nvml).xid for _ in range(2)] == [31, None]
+        assert [self.read(nvml, board).xid for _ in range(2)] == [31, None]
 
     def test_a_card_off_the_bus_comes_back(self, nvml: NvmlMetrics, board: Board) -> None:
-        self.read(nvml)
+        self.read(nvml, board)
         board.fail[("nvmlDeviceGetMemoryInfo", 0)] = GPU_IS_LOST
         board.write()
         found = nvml.read([uuid_of(0), uuid_of(1)])
@@ -241,26 +214,21 @@ class TestNvml:
         assert "lost" in found[uuid_of(0)].why
         assert isinstance(found[uuid_of(1)], GpuReading)
         board.fail.clear()
-        board.write()
-        assert self.read(nvml).gpu_util == 97
+        assert self.read(nvml, board).gpu_util == 97
 
-    def test_a_restarted_driver_costs_one_reading(self, nvml: NvmlMetrics, board: Board) -> None:
-        self.read(nvml)
+    def test_a_restarted_driver_and_an_unknown_error_cost_one_reading_each(
+        self, nvml: NvmlMetrics, board: Board
+    ) -> None:
+        self.read(nvml, board)
         board.generation += 1
-        board.write()
         with pytest.raises(MetricsError, match="restarted or is gone"):
-            nvml.read([uuid_of(0)])
-        assert self.read(nvml).gpu_util == 97
-
-    def test_an_unknown_error_opens_the_library_again(self, nvml: NvmlMetrics, board: Board) -> None:
-        self.read(nvml)
+            self.read(nvml, board)
+        assert self.read(nvml, board).gpu_util == 97
         board.fail[("nvmlDeviceGetMemoryInfo", 0)] = UNKNOWN
-        board.write()
         with pytest.raises(MetricsError):
-            nvml.read([uuid_of(0)])
+            self.read(nvml, board)
         board.fail.clear()
-        board.write()
-        assert self.read(nvml).gpu_util == 97
+        assert self.read(nvml, board).gpu_util == 97
 
     def test_no_driver_says_what_to_look_at(self, nvml: NvmlMetrics, board: Board) -> None:
         board.path.unlink()
@@ -269,38 +237,41 @@ class TestNvml:
 
     def test_a_mig_card_is_marked_and_has_no_utilisation(self, nvml: NvmlMetrics, board: Board) -> None:
         board.gpus[0].mig = True
-        board.write()
+        assert self.read(nvml, board).gpu_util is None
         assert [card.mig for card in nvml.cards()] == [True, False]
-        assert self.read(nvml).gpu_util is None
+
+
+GAUGE = "DCGM_FI_DEV_GPU_UTIL"
+PARSED = {
+    "labels may hold quotes, braces and commas": (
+        f'{GAUGE}{{gpu="3",modelName="a \\"b\\", {{c}}",UUID="GPU-x"}} 5 1700000000000\n',
+        {"GPU-x": (3, 'a "b", {c}', False, {GAUGE: 5.0})},
+    ),
+    "lines of MIG instances only mark their card": (
+        f'{GAUGE}{{gpu="0",UUID="GPU-x",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7"}} 5\n',
+        {"GPU-x": (0, "", True, {})},
+    ),
+    "other metrics are passed over": ("go_goroutines 12\n\n# EOF\n", {}),
+}
 
 
 class TestDcgm:
-    def test_the_last_xid_is_told_when_it_is_new(self) -> None:
+    def test_the_last_xid_is_told_when_it_is_new_and_memory_is_used_free_and_reserved(self) -> None:
         metrics = ExporterMetrics(str(DCGM / "exporter-h100.txt"))
         seen = [metrics.read([IDLE])[IDLE] for _ in range(2)]
         assert [reading.xid for reading in seen if isinstance(reading, GpuReading)] == [79, None]
-
-    def test_memory_of_a_card_is_used_free_and_reserved(self) -> None:
-        assert ExporterMetrics(str(DCGM / "exporter-h100.txt")).cards()[0].mem_mib == 81559
+        assert metrics.cards()[0].mem_mib == 81559
 
     def test_cards_without_profiling_fields_have_none(self) -> None:
         metrics = ExporterMetrics(str(DCGM / "exporter-v100.txt"))
         reading = metrics.read([metrics.cards()[0].uuid])[metrics.cards()[0].uuid]
         assert (reading.gpu_util, reading.mem_mib, reading.sm_active, reading.processes) == (63, 10242, None, None)
 
-    def test_labels_may_hold_quotes_braces_and_commas(self) -> None:
-        page = 'DCGM_FI_DEV_GPU_UTIL{gpu="3",modelName="a \\"b\\", {c}",UUID="GPU-x"} 5 1700000000000\n'
-        (card, values) = parse_exporter(page, "page")["GPU-x"]
-        assert (card.index, card.name, values) == (3, 'a "b", {c}', {"DCGM_FI_DEV_GPU_UTIL": 5.0})
-
-    def test_lines_of_mig_instances_only_mark_their_card(self) -> None:
-        page = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-x",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7"} 5\n'
-        (card, values) = parse_exporter(page, "page")["GPU-x"]
-        assert card.mig
-        assert values == {}
-
-    def test_other_metrics_are_passed_over(self) -> None:
-        assert parse_exporter("go_goroutines 12\n\n# EOF\n", "page") == {}
+    @pytest.mark.parametrize("name", PARSED)
+    def test_what_a_page_says(self, name: str) -> None:
+        page, told = PARSED[name]
+        found = parse_exporter(page, "page")
+        assert {uuid: (card.index, card.name, card.mig, values) for uuid, (card, values) in found.items()} == told
 
     @pytest.mark.parametrize(
         "page", ["<html>no</html>", 'DCGM_FI_DEV_GPU_UTIL{gpu="0} 5', 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} many']

@@ -31,8 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def token(store: Store) -> int:
-    lease = store.take_lease("me", 0.0, 10.0)
-    return lease.token
+    return store.take_lease("me", 0.0, 10.0).token
 
 
 def profile_row(job_id: str = "1", at_s: float = 5.0, name: str = "train") -> ProfileRow:
@@ -54,49 +53,36 @@ def test_the_latest_prediction_of_a_job_is_kept_whole(store: Store, token: int) 
         store.put_predictions([], token + 1)
 
 
-def test_one_holder_at_a_time(store: Store, token: int) -> None:
+def test_a_lease_has_one_holder_until_it_runs_out_and_each_holder_a_higher_token(store: Store, token: int) -> None:
     assert store.take_lease("other", 9.0, 10.0) is None
     renewed = store.take_lease("me", 9.0, 10.0)
     assert (renewed.token, renewed.until_s) == (token, 19.0)
     assert store.lease() == renewed
-
-
-def test_a_lease_that_ran_out_goes_to_another_with_a_higher_token(store: Store, token: int) -> None:
-    taken = store.take_lease("other", 10.0, 10.0)
+    taken = store.take_lease("other", 19.0, 10.0)
     assert taken.token > token
-    assert store.take_lease("me", 11.0, 10.0) is None
+    assert store.take_lease("me", 20.0, 10.0) is None
+    store.drop_lease(taken.token)
+    assert store.lease() is None
+    assert store.take_lease("me", 20.0, 10.0).token > taken.token, "given back, it is free, and its token is not"
 
 
-def test_the_lease_of_a_dead_holder_may_be_taken_over(store: Store, token: int) -> None:
-    taken = store.take_lease("other", 1.0, 10.0, takeover=store.lease())
-    assert taken.token > token
-
-
-def test_a_lease_that_was_renewed_since_it_was_seen_is_not_taken_over(store: Store, token: int) -> None:
+def test_a_dead_holders_lease_is_taken_over_unless_it_was_renewed_since_it_was_seen(store: Store, token: int) -> None:
     seen = store.lease()
     renewed = store.take_lease("me", 1.0, 10.0)
     assert store.take_lease("other", 1.0, 10.0, takeover=seen) is None
     assert store.lease() == renewed
-    assert renewed.token == token
-
-
-def test_a_lease_given_back_is_free_and_its_token_is_never_used_again(store: Store, token: int) -> None:
-    store.drop_lease(token)
-    assert store.lease() is None
-    taken = store.take_lease("other", 1.0, 10.0)
-    assert taken.token > token
+    assert store.take_lease("other", 1.0, 10.0, takeover=renewed).token > token
 
 
 def test_nothing_is_written_with_an_old_token(store: Store, token: int) -> None:
     store.take_lease("other", 10.0, 10.0)
-    action = Ended(a_job("1"), 1.0, 1.0)
     for write in (
         lambda: store.put_notes([JobNote("1")], token),
         lambda: store.forget(["1"], token),
         lambda: store.put_profile(profile_row(), "a", token),
         lambda: store.put_decisions([], token),
         lambda: store.begin_action(1.0, "1", "start", "", token),
-        lambda: store.put_ended([action], token),
+        lambda: store.put_ended([Ended(a_job("1"), 1.0, 1.0)], token),
     ):
         with pytest.raises(LeaseLost):
             write()
@@ -105,12 +91,10 @@ def test_nothing_is_written_with_an_old_token(store: Store, token: int) -> None:
 
 
 def test_notes_come_back_as_they_were(store: Store, token: int) -> None:
-    note = JobNote(
-        "3_1", "ada", "a 'name' \"ü\"\n;rm", "main", {"tres_per_node": "gres/gpu:2"}, alone=True, where="n1:0"
-    )
-    store.put_notes([JobNote("3_1")], token)
-    store.put_notes([note], token)
-    store.put_notes([JobNote("4")], token)
+    request = {"tres_per_node": "gres/gpu:2"}
+    note = JobNote("3_1", "ada", "a 'name' \"ü\"\n;rm", "main", request, alone=True, where="n1:0")
+    for one in (JobNote("3_1"), note, JobNote("4")):
+        store.put_notes([one], token)
     assert store.note("3_1") == note
     assert set(store.notes()) == {"3_1", "4"}
     store.forget(["3_1"], token)
@@ -157,9 +141,8 @@ def test_an_ended_job_is_kept_once(store: Store, token: int) -> None:
 
 
 def test_switches_are_set_and_taken_back_without_a_lease(store: Store) -> None:
-    store.set_setting("paused", "1")
-    store.set_setting("paused", "0")
-    store.set_setting("mode.main", "pack")
+    for name, value in (("paused", "1"), ("paused", "0"), ("mode.main", "pack")):
+        store.set_setting(name, value)
     assert store.settings() == {"paused": "0", "mode.main": "pack"}
     store.set_setting("paused", None)
     assert store.settings() == {"mode.main": "pack"}

@@ -14,8 +14,6 @@ from lucid.core.snapshot import Partition, Snapshot
 from scenes.jobs import VC, a_job
 from scenes.plans import guess
 
-__all__ = ["some_crowded_vc", "some_traits", "some_waiting"]
-
 USERS = ("ann", "bob")
 Traits = dict[str, Any]
 
@@ -24,21 +22,14 @@ def some_traits(rng: random.Random) -> Traits:
     """All that a plan may look at in a job."""
     mem_mib = rng.choice([3000.0, 9000.0, 14000.0])
     return {
-        "gpus": rng.choice([1, 1, 2]),
-        "cpus": rng.choice([0, 0, 2, 6]),
-        "mem_mib": rng.choice([0, 0, 8000]),
-        "user": rng.choice(USERS),
-        "time_limit_s": rng.choice([None, 40.0, 480.0, 3600.0]),
-        "account": rng.choice(USERS),
-        "shareable": rng.random() > 0.2,
-        "requeueable": rng.random() > 0.3,
-        "restart_asked": rng.random() < 0.5,
-        "min_nodes": rng.choice([1, 1, 2]),
-        "alone": rng.random() < 0.3,
+        "gpus": rng.choice([1, 1, 2]), "cpus": rng.choice([0, 0, 2, 6]), "mem_mib": rng.choice([0, 0, 8000]),
+        "user": rng.choice(USERS), "time_limit_s": rng.choice([None, 40.0, 480.0, 3600.0]),
+        "account": rng.choice(USERS), "shareable": rng.random() > 0.2, "requeueable": rng.random() > 0.3,
+        "restart_asked": rng.random() < 0.5, "min_nodes": rng.choice([1, 1, 2]), "alone": rng.random() < 0.3,
         "score": rng.choice([0, 1, 2]),
         "profile": JobProfile(20.0, 5.0, mem_mib, unstable=rng.random() < 0.2) if rng.random() > 0.2 else None,
         "duration_s": rng.choice([100.0, 600.0, 4000.0]),
-    }
+    }  # fmt: skip
 
 
 def some_waiting(rng: random.Random, number: int, usual: Traits) -> tuple[Pending, Prediction]:
@@ -47,11 +38,8 @@ def some_waiting(rng: random.Random, number: int, usual: Traits) -> tuple[Pendin
     said: Traits = {**usual, **{name: drawn[name] for name in rng.sample(sorted(drawn), rng.choice([0, 1, 1, 2]))}}
     del said["gpus"]
     alone, score, profile, duration_s = (said.pop(name) for name in ("alone", "score", "profile", "duration_s"))
-    said |= {
-        "cpus": gpus * said["cpus"],
-        "mem_mib": gpus * said["mem_mib"],
-        "min_nodes": min(gpus, said["min_nodes"]),
-    }
+    said |= {name: gpus * said[name] for name in ("cpus", "mem_mib")}
+    said["min_nodes"] = min(gpus, said["min_nodes"])
     job = a_job(f"p{number}", gpus, 10.0 * number, rank=number, **said)
     return Pending(job, job.submit_s, profile, alone=alone), guess(duration_s, None if profile is None else score)
 

@@ -18,12 +18,7 @@ from scenes.plans import ANYTHING, FixedPredictor, settings
 
 NEEDS = frozenset(Capability) - {Capability.ADAPT, Capability.ORACLE}
 WHY = (FairOrder(0.0),)
-LIES = (
-    FairOrder(0.0),
-    PlainOrder(0.0, 9e9, 1.0, 2.0),
-    Borrows(0.0),
-    ShareScores(0, 0, 4),
-)
+LIES = (FairOrder(0.0), PlainOrder(0.0, 9e9, 1.0, 2.0), Borrows(0.0), ShareScores(0, 0, 4))
 
 
 class Says:

@@ -27,7 +27,6 @@ def nodes(count: int, gpus: int = 8, prefix: str = "n", **rest: Any) -> tuple[No
 
 
 def a_job(name: str, /, gpus: int = 1, submit_s: float = 0.0, vc: str = VC, **rest: Any) -> Job:
-    """A job whose id is ``name``."""
     return Job(name, vc, gpus, submit_s, **rest)
 
 

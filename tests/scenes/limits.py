@@ -19,8 +19,6 @@ from scenes.jobs import a_job, nodes
 from scenes.plans import FixedPredictor, policy, settings
 from scenes.replays import a_cluster, a_trace
 
-__all__ = ["crowded", "replayed"]
-
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 H = 3600.0
 LAYOUT = {"vc": nodes(4, prefix="n")}

@@ -46,18 +46,12 @@ def cluster(rows: int = 900, seed: int = 3) -> JobTable:
     duration = np.round(typical * np.where(cpus > 4, 4.0, 1.0) * rng.lognormal(0.0, 0.4, rows))
     submit = np.sort(rng.uniform(0, 14 * 24 * HOUR, rows))
     wait = rng.exponential(600.0, rows)
+    names = [f"train-{'big' if c > 4 else 'small'}-{i}" for i, c in enumerate(cpus)]
     return JobTable.from_columns(
-        user=[f"user{number:02d}" for number in user],
-        name=[f"train-{'big' if c > 4 else 'small'}-{i}" for i, c in enumerate(cpus)],
-        partition=["gpu"] * rows,
-        gpus=np.ones(rows),
-        cpus=cpus,
-        nodes=np.ones(rows),
-        limit_s=np.full(rows, 48 * HOUR),
-        submit_s=submit,
-        duration_s=duration,
+        user=[f"user{number:02d}" for number in user], name=names, partition=["gpu"] * rows, gpus=np.ones(rows),
+        cpus=cpus, nodes=np.ones(rows), limit_s=np.full(rows, 48 * HOUR), submit_s=submit, duration_s=duration,
         end_s=submit + wait + duration,
-    )
+    )  # fmt: skip
 
 
 @cache
@@ -68,7 +62,6 @@ def cluster_model(rows: int = 600) -> DurationModel:
 
 
 def job_log(path: Path, jobs: JobTable) -> Path:
-    """The jobs as a file that Lucid reads."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["job_id", "user", "submit_time", "duration", "tasks", "time_limit"])

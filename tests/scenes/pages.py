@@ -13,8 +13,6 @@ from lucid.web.source import Source
 from scenes.jobs import LIGHT
 from web_client import WebClient
 
-__all__ = ["ADDRESSES", "HOSTILE", "Pages"]
-
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script>{{7*7}}\u202e"
 ADDRESSES = ("/", "/queue", "/queue/changes", "/job/1", "/job/9", "/people", "/people/ada", "/health")
 

@@ -20,16 +20,9 @@ from lucid.orchestrator.safety.check import check_partition
 from scenes.jobs import VC
 
 ANYTHING = PolicyRules(
-    pairs=True,
-    profiles=True,
-    preempts="anybody",
-    claims=True,
-    resizes=True,
-    interleaves=True,
-    group_limit=4,
-    quotas=True,
-    borrows=True,
-)
+    pairs=True, profiles=True, preempts="anybody", claims=True, resizes=True, interleaves=True, group_limit=4,
+    quotas=True, borrows=True,
+)  # fmt: skip
 """A policy that states that it does everything there is to do."""
 
 
@@ -41,12 +34,10 @@ def part(
     profiling: bool = False,
     **rest: Any,
 ) -> Partition:
-    """One partition."""
     return Partition(name, tuple(machines), tuple(pending), tuple(running), profiling, **rest)
 
 
 def guess(duration_s: float, score: int | None = None) -> Prediction:
-    """A prediction of a test."""
     return Prediction(duration_s, "test", score, "test")
 
 
@@ -89,12 +80,10 @@ def settings(**sections: Mapping[str, Any] | Any) -> PolicySettings:
 
 
 def policy(name: str, predictor: Predictor | None = None, **sections: Any) -> Policy:
-    """A built-in policy with these settings."""
     return make_policy(name, settings(**sections), predictor or FixedPredictor())
 
 
 def decide(name: str, snapshot: Snapshot, predictor: Predictor | None = None, **sections: Any) -> PartitionPlan:
-    """What the policy decides for the test's only VC."""
     return policy(name, predictor, **sections).plan(snapshot).partitions[VC]
 
 
@@ -126,5 +115,4 @@ def decided(plan: PartitionPlan, job_id: str, kind: Any) -> Any:
 
 
 def kinds(decision: Decision | None) -> list[str]:
-    """Kinds of a decision's reasons, in order."""
     return [item.kind for item in decision.reasons]

@@ -8,8 +8,6 @@ from pathlib import Path
 from fake_slurm import FakeSlurm
 from lucid.slurm.client import Changes
 
-__all__ = ["lucid_release"]
-
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lucid-release"
 _SLURM = """#!/bin/sh
 [ "$1" != env ] || shift 2

@@ -41,8 +41,6 @@ def a_cluster(
 
 
 class Tape:
-    """A recorder that keeps everything."""
-
     def __init__(self) -> None:
         self.cycles: list[tuple[Snapshot, Plan, Sequence[Applied]]] = []
 
@@ -50,7 +48,6 @@ class Tape:
         self.cycles.append((snapshot, plan, applied))
 
     def actions(self, job_id: str) -> list[tuple[float, Action]]:
-        """Everything that was done to one job, with its time."""
         return [(p.now_s, a) for _, p, _ in self.cycles for a in p.actions if a.job_id == job_id]
 
 
@@ -70,17 +67,11 @@ def replay(
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
     predictor = predictor or FixedPredictor({item.job.id: item.duration_s for item in trace.jobs})
     chosen = policy(name, predictor, **sections)
+    tape, rules = Tape(), settings(**sections)
     cluster = a_cluster(
-        trace,
-        layout,
-        profiling_nodes=profiling_nodes,
-        profiled=chosen.profiled,
-        interference=interference or contention_speeds,
-        overheads=overheads or OverheadSettings(),
-        profiling=settings(**sections).profiling,
-        pooled=settings(**sections).lending.mode != "off",
-        outages=outages or Outages(),
-    )
-    tape = Tape()
-    result = run(cluster, chosen, predictor, tape, settings=settings(**sections), naive=naive)
+        trace, layout, profiled=chosen.profiled, profiling_nodes=profiling_nodes, profiling=rules.profiling,
+        interference=interference or contention_speeds, overheads=overheads or OverheadSettings(),
+        outages=outages or Outages(), pooled=rules.lending.mode != "off",
+    )  # fmt: skip
+    result = run(cluster, chosen, predictor, tape, settings=rules, naive=naive)
     return {outcome.job.id: outcome for outcome in result.outcomes}, tape

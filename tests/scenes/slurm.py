@@ -27,19 +27,14 @@ class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
     def __init__(
-        self,
-        mps: bool = True,
-        state: Path | None = None,
-        slurm: FakeSlurm | None = None,
-        **settings: Any,
+        self, mps: bool = True, state: Path | None = None, slurm: FakeSlurm | None = None, **settings: Any
     ) -> None:
         """``state``: where lucidd's list of its jobs lies; without, there is none."""
         self.state = state
         self.mps = mps
         self.slurm = slurm or FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
         self.store = SqliteStore(IN_MEMORY)
-        lease = self.store.take_lease("me", 0.0, 1e9)
-        self.token = lease.token
+        self.token = self.store.take_lease("me", 0.0, 1e9).token
         self.modes = {"vc": Mode.PACK}
         self.new: set[str] = set()
         self.sampler = FakeSampler(self.slurm, {})
@@ -51,10 +46,7 @@ class Scene:
         folder = {} if self.state is None else {"state_dir": str(self.state)}
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
-            DaemonSettings(
-                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps,
-                **folder,
-            ),
+            DaemonSettings(partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, **folder),
             lambda: self.modes, self.profiled, self.token, keeps_list=self.state is not None,
         )  # fmt: skip
         return self.cluster
@@ -71,7 +63,6 @@ class Scene:
             self.known(*names.split())
 
     def known(self, *names: str) -> None:
-        """Puts profiles on record before the jobs run."""
         for name in names:
             self.cluster.known.set(name, LIGHT)
 
@@ -99,7 +90,6 @@ class Scene:
         return Start(at(where), WHY, beside, slots=slots or beside is not None)
 
     def measured(self, name: str, gpus: int = 1, **rest: Any) -> None:
-        """A waiting job with a profile of its own."""
         self.slurm.submit(name, "vc", gpus, **rest)
         self.sampler.profiles[name] = LIGHT
 
@@ -108,7 +98,6 @@ class Scene:
         return self.cluster.heal()
 
     def turns(self, seconds: float, every_s: float = 1.0) -> list[str]:
-        """Looks, mends and lets time pass; returns what was mended."""
         until_s, told = self.slurm.now + seconds, list[str]()
         while self.slurm.now < until_s:
             told += self.mend()

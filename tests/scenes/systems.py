@@ -30,7 +30,6 @@ RESIZES = PolicyRules(preempts="elastic", resizes=True)
 
 
 def room(machines: Iterable[Node], entries: Sequence[Pending | Running]) -> Partition:
-    """A partition of jobs that wait and jobs that run, as they come."""
     waiting = [entry for entry in entries if isinstance(entry, Pending)]
     return part(machines, waiting, [entry for entry in entries if isinstance(entry, Running)])
 

@@ -25,14 +25,12 @@ from benchmarks.yardstick import README, SEEDS
 @pytest.mark.parametrize(
     ("figure", "met"),
     [
-        (Figure("a", 8.0, "s", at_most=8.0), True),
-        (Figure("a", 8.01, "s", at_most=8.0), False),
-        (Figure("a", 0.8, "", at_least=0.9), False),
+        (Figure("a", 8.0, "s", at_most=8.0), True), (Figure("a", 8.01, "s", at_most=8.0), False),
+        (Figure("a", 0.8, "", at_least=0.9), False), (Figure("a", 1.0, "h", baseline=2.0), None),
         (Figure("a", 5.9, "h", baseline=6.0, ratio_within=0.02), True),
         (Figure("a", 5.8, "h", baseline=6.0, ratio_within=0.02), False),
-        (Figure("a", 1.0, "h", baseline=2.0), None),
     ],
-)
+)  # fmt: skip
 def test_a_figure_knows_whether_it_holds_what_was_asked(figure: Figure, met: bool | None) -> None:
     assert figure.met is met
     assert as_dict(figure)["met"] is met
@@ -99,15 +97,13 @@ def test_a_record_changes_where_it_differs_and_keeps_the_reason(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("record", "ratio", "expected"),
     [
-        (100.0, 129.0, Verdict.OK),
-        (100.0, 130.0, Verdict.RED),
-        (100.0, 70.0, Verdict.OK),
-        (100.0, 69.0, Verdict.STALE),
-        (0.0, 0.0, Verdict.OK),
-        (0.0, 1.0, Verdict.RED),  # a heavy module where none was
+        (100.0, 129.0, Verdict.OK), (100.0, 130.0, Verdict.RED), (100.0, 70.0, Verdict.OK),
+        (100.0, 69.0, Verdict.STALE), (0.0, 0.0, Verdict.OK), (0.0, 1.0, Verdict.RED),
     ],
-)
-def test_what_is_slower_by_a_third_is_red(record: float, ratio: float, expected: Verdict) -> None:
+)  # fmt: skip
+def test_what_is_slower_by_a_third_or_a_heavy_module_where_none_was_is_red(
+    record: float, ratio: float, expected: Verdict
+) -> None:
     assert verdict("it", ratio, "loop", {"it": Entry(record, "loop", "abc", "2026-11-25", WHY)}) is expected
 
 
@@ -127,8 +123,7 @@ def test_red_is_measured_once_more_before_it_is_believed(tmp_path: Path, monkeyp
         assert not left
         return done.exit_code, done.output
 
-    assert run(100.0)[0] == 0
-    assert run(150.0, 105.0)[0] == 0
+    assert (run(100.0)[0], run(150.0, 105.0)[0]) == (0, 0)
     code, told = run(150.0, 149.0)
     assert code == 1
     assert 'RED: it. Slower on purpose? make guard RECORD="why"' in told
@@ -164,15 +159,11 @@ def test_the_pages_are_what_the_program_writes() -> None:
     assert set(kept) <= set(PARTS)
 
 
-def test_readme_names_months_that_were_not_tuned_on() -> None:
+def test_readme_names_months_that_were_not_tuned_on_in_900_words_and_no_sentence_above_30() -> None:
     assert not set(SEEDS) & set(range(1, 11))
     text = README.read_text(encoding="utf-8")
     assert "python -m benchmarks.yardstick" in text
     assert f"seeds {', '.join(map(str, SEEDS[:-1]))} and {SEEDS[-1]}" in " ".join(text.split())
-
-
-def test_readme_has_at_most_900_words_and_no_sentence_above_30() -> None:
-    text = README.read_text(encoding="utf-8")
     assert len(text.split()) <= 900
     prose = re.sub(r"```.*?```|<!--.*?-->|^\|.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
     prose = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", prose)

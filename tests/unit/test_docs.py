@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from operator import attrgetter
@@ -34,6 +35,10 @@ WIDE = ("figures.md", "0055-own-first.md", "administrator.md", "user.md", "resea
 """Pages whose lines may still be longer, and of those in docs/tutorials."""
 
 
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """As a forge makes them of headings: small letters, hyphens for spaces, a number behind each repeated one."""
@@ -47,7 +52,7 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8"))
     own = [((page.parent / path).resolve() if path else page, name) for path, name in links if "://" not in path]
@@ -57,11 +62,10 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = [ROOT / "docs/README.md", ROOT / "docs/decisions/README.md"]
-    texts = {page: page.read_text(encoding="utf-8") for page in index}
-    linked = {
-        (page.parent / path).resolve() for page, text in texts.items() for path in re.findall(r"\]\(([^)#\s]+)", text)
-    }
-    assert [str(page) for page in (ROOT / "docs").rglob("*.md") if page.resolve() not in linked | set(index)] == []
+    seen = set(index)
+    for page in index:
+        seen |= {(page.parent / path).resolve() for path in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))}
+    assert [str(page) for page in (ROOT / "docs").rglob("*.md") if page.resolve() not in seen] == []
 
 
 def test_every_question_of_the_site_has_its_page() -> None:
@@ -70,7 +74,7 @@ def test_every_question_of_the_site_has_its_page() -> None:
     assert [page for page in asked.values() if not (ROOT / f"docs/{page}.md").exists()] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=named)
 def test_a_page_fits_on_three_screens_and_a_record_on_one(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     if page.name not in WIDE or page == ROOT / "docs/models.md":
@@ -79,7 +83,7 @@ def test_a_page_fits_on_three_screens_and_a_record_on_one(page: Path) -> None:
         assert len(lines) <= (60 if page.parent.name == "decisions" and page.name != "README.md" else 155)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"python -m benchmarks --only (\w+)", text)) <= set(PARTS)
@@ -133,9 +137,7 @@ def test_no_word_of_ours_is_met_before_it_is_explained(page: str) -> None:
     assert [word[0] for word in firsts if word and f"*{word[0]}*" != text[word.start() - 1 : word.end() + 1]] == []
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=named)
 def test_modules_and_files_that_docs_name_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     paths = re.findall(r"(?<![\w/.-])((?:lucid|slurm|tests|tools|benchmarks)/[\w./-]*\w)", text)
@@ -152,20 +154,12 @@ def _exists(name: str) -> bool:
     module, _, last = name.rpartition(".")
     if name == "lucid.policies" or last in ("toml", "db", "conf", "py"):
         return True
-    try:
+    with suppress(ModuleNotFoundError):  # the module has no such module in it
         if find_spec(name) is not None:
             return True
-    except ModuleNotFoundError:
-        pass  # the module has no such module in it
     spec = find_spec(module)
-    return (
-        spec is not None
-        and spec.origin is not None
-        and re.search(rf"\b{last}\b", Path(spec.origin).read_text(encoding="utf-8")) is not None
-    )
-
-
-SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+    text = "" if spec is None or spec.origin is None else Path(spec.origin).read_text(encoding="utf-8")
+    return re.search(rf"\b{last}\b", text) is not None
 
 
 def fields(section: type[Section], table: str = "") -> Iterator[tuple[str, str]]:
@@ -188,11 +182,8 @@ def studied(section: type[Section], table: str = "") -> Iterator[str]:
 SET_BY_FILE = {name for name, _about in fields(Settings)}
 
 
-def test_nobody_has_to_know_more_than_110_settings() -> None:
-    assert len(SET_BY_FILE) <= 110
-
-
 def test_what_only_a_study_sets_is_refused_by_line_and_name_in_a_file(tmp_path: Path) -> None:
+    assert len(SET_BY_FILE) <= 110, "nobody has to know more settings than that"
     path = tmp_path / "lucid.toml"
     for name in {*studied(Settings)} - {"given"}:
         table, _, key = name.rpartition(".")
@@ -204,8 +195,8 @@ def test_what_only_a_study_sets_is_refused_by_line_and_name_in_a_file(tmp_path: 
 
 
 def test_the_page_is_up_to_date() -> None:
-    page = settings_reference().rstrip() + "\n"
-    assert SETTINGS_PAGE.read_text(encoding="utf-8") == page, "python docs/site/settings_page.py > docs/settings.md"
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    assert page == settings_reference().rstrip() + "\n", "python docs/site/settings_page.py > docs/settings.md"
 
 
 def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_changes_nothing(tmp_path: Path) -> None:
@@ -229,7 +220,7 @@ def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_chan
     words = " ".join(line.removeprefix("# ") for line in text.splitlines())
     said = {name: " ".join(about.replace("``", "`").split()) for name, about in fields(Settings)}
     assert [name for name in sorted(wanted) if said[name] not in words] == []
-    assert [name for name, about in said.items() if not about] == []
+    assert all(said.values())
 
 
 REFUSED = [
@@ -289,23 +280,16 @@ def installed(folder: Path, module: str) -> None:
     info.mkdir()
     (folder / "lucid_patient.py").write_text(module, encoding="utf-8")
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    groups = project["entry-points"]
-    lines = [
-        line for group, names in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    lines = list[str]()
+    for group, names in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in names.items())]
+    (info / "entry_points.txt").write_text("\n".join([*lines, ""]))
 
 
 def lucidctl(*words: str, path: Path) -> str:
-    code = "from lucid.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": f"{path}:{ROOT}", "PATH": "", "MPLCONFIGDIR": str(path)},
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", "from lucid.cli.main import main; main()", *words]
+    env = {"PYTHONPATH": f"{path}:{ROOT}", "PATH": "", "MPLCONFIGDIR": str(path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -325,12 +309,9 @@ def test_the_example_policy_runs_and_is_explained(tmp_path: Path) -> None:
     (tmp_path / "vcs.csv").write_text("vc,num\na,1\n")
     words = ["simulate", str(trace), "--vcs", str(tmp_path / "vcs.csv"), "--policy", "patient", "--out", str(out)]
     lucidctl(*words, path=package)
-    starts = {
-        line.split(",")[0]: line.split(",")[6] for line in (out / "patient" / "jobs.csv").read_text().splitlines()
-    }
-    assert starts["early"] == "20"
-    assert starts["wide"] == "40000"
-    assert starts["last"] == starts["late"] == "40100"
+    rows = [line.split(",") for line in (out / "patient/jobs.csv").read_text().splitlines()]
+    starts = {"long": "0", "early": "20", "wide": "40000", "late": "40100", "last": "40100"}
+    assert {row[0]: row[6] for row in rows[1:]} == starts
     told = lucidctl("explain", "--run", str(out), "--policy", "patient", "last", path=package)
     assert "Patience(head='wide', waited_s=20090.0, most_s=14400.0)" in told
 

@@ -109,21 +109,18 @@ def test_a_later_version_is_seen_while_somebody_reads_the_store(made: dict[str, 
 
 
 def test_every_command_and_program_has_a_man_page(made: dict[str, ModuleType], man_pages: dict[str, str]) -> None:
-    pages = man_pages
     wanted = {f"{'-'.join(['lucidctl', *words.split()])}.1" for words in EXAMPLES}  # each command has some
     wanted |= {"lucidd.8", "lucid-web.8", "lucid-sampler.8", "lucid-release.8"}
-    assert wanted <= pages.keys()
-    assert pages.keys() - wanted == {"lucid.toml.5", *made["manual"].PAGES_OF_DOCS}
+    assert man_pages.keys() == wanted | {"lucid.toml.5", *made["manual"].PAGES_OF_DOCS}
     known = re.compile(r"\.(TH|SH|SS|PP|TP|IP|B|BR|nf|fi|RS|RE|br)\b")
-    for name, text in pages.items():
+    for name, text in man_pages.items():
         assert text.startswith(".TH"), name
         assert "\n\n" not in text.split(".nf")[0], name
         assert [line for line in text.splitlines() if line.startswith((".", "'")) and not known.match(line)] == []
-    assert "Read " not in pages["lucid-release.8"].split(".SH DESCRIPTION")[0]
-    assert "\\-\\-all" in pages["lucid-release.8"]
-    assert "policy.packing" in pages["lucid.toml.5"]
-    assert "Schedule GPU jobs" in pages["lucidd.8"]
-    assert pages["lucid-web.8"].startswith('.TH "LUCID\\-WEB" 8')
+    assert "Read " not in man_pages["lucid-release.8"].split(".SH DESCRIPTION")[0]
+    said = {"lucid-release": "\\-\\-all", "lucid.toml": "policy.packing", "lucidd": "Schedule GPU jobs"}
+    assert [page for page, words in said.items() if words not in man_pages[f"{page}.{5 if '.' in page else 8}"]] == []
+    assert man_pages["lucid-web.8"].startswith('.TH "LUCID\\-WEB" 8')
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
@@ -164,12 +161,10 @@ def test_lucid_node_needs_nothing_but_python_msgspec_and_nvml(made: dict[str, Mo
     assert REPO / "lucid/node/nvml.py" in paths
     assert REPO / "lucid/node/dcgm.py" in paths, "imported when it is asked for"
     assert REPO / "lucid/config/live.py" not in paths
-    outside = set()
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            outside |= {name.partition(".")[0] for name in names}
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    outside = {name.partition(".")[0] for name in names}
     outside -= {"numpy"}  # of tables of numbers alone, which no sampler has (test_the_sampler_loads_nothing_large)
     assert outside - sys.stdlib_module_names - {"lucid"} <= {"msgspec", "pynvml"}, "by name, or by importlib"
 
@@ -196,9 +191,8 @@ sys.meta_path.insert(0, Absent())
 
 def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run as where only what all need is installed."""
-    return subprocess.run(
-        [sys.executable, "-c", PLAIN + code, *words], capture_output=True, text=True, check=False, timeout=120
-    )
+    command = [sys.executable, "-c", PLAIN + code, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 CODE = """

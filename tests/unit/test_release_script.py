@@ -30,7 +30,7 @@ esac
 class Fake:
     """``releasing``: shell words run where a batch is let go."""
 
-    def __init__(self, folder: Path, said: str, releasing: str = ":") -> None:
+    def __init__(self, folder: Path, said: str = "no plugin\n", releasing: str = ":") -> None:
         self.folder = folder
         self.list = folder / "released"
         (folder / "said").write_text(said)
@@ -39,15 +39,10 @@ class Fake:
         program.chmod(0o755)
 
     def release(self, *options: str) -> subprocess.CompletedProcess[str]:
-        environ = {
-            "PATH": "/usr/bin:/bin",
-            "LUCID_HEARTBEAT": str(self.folder / "none"),
-            "LUCID_SLURM_PREFIX": str(self.folder / "slurm"),
-            "LUCID_STATE": str(self.folder),
-        }
-        return subprocess.run(
-            ["/bin/sh", str(SCRIPT), *options], env=environ, capture_output=True, text=True, check=False, timeout=60
-        )
+        own = {"LUCID_HEARTBEAT": self.folder / "none", "LUCID_SLURM_PREFIX": self.folder / "slurm"}
+        environ: dict[str, str | Path] = {"PATH": "/usr/bin:/bin", "LUCID_STATE": self.folder, **own}
+        words: list[str | Path] = ["/bin/sh", SCRIPT, *options]
+        return subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
     def written(self, *jobs: str) -> list[str]:
         """What is written of these jobs (number, priority, partition, restarts, earliest start, request, number of
@@ -66,20 +61,16 @@ def listed(text: str) -> set[int]:
     return {int(line.split()[0]) for line in text.splitlines()}
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "allocation failure: Socket timed out on send/recv operation",
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        "allocation failure: Connection reset by peer",
-        "allocation failure: Connection refused",
-        "allocation failure: Zero Bytes were transmitted or received",
-        "allocation failure: Slurm backup controller in standby mode",
-        "allocation failure: Controller is in standby mode, try a different controller",
-    ],
-)
+UNREACHED = (
+    "Socket timed out on send/recv operation", "Unable to contact slurm controller (connect failure)",
+    "Connection reset by peer", "Connection refused", "Zero Bytes were transmitted or received",
+    "Slurm backup controller in standby mode", "Controller is in standby mode, try a different controller",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", UNREACHED)
 def test_a_slurmctld_that_does_not_say_who_lives_is_asked_again(tmp_path: Path, said: str) -> None:
-    fake = Fake(tmp_path, said + "\n")
+    fake = Fake(tmp_path, f"allocation failure: {said}\n")
     done = fake.release()
     assert (done.returncode, fake.let_go()) == (1, 0)
     assert "trying again at the next call" in done.stderr
@@ -112,20 +103,18 @@ def test_what_is_let_go_is_listed_before_and_after(tmp_path: Path) -> None:
     assert fake.release().returncode == 0
     assert listed((tmp_path / "before").read_text()) == set(range(1, JOBS + 1))
     assert len(listed(fake.list.read_text())) == JOBS % 50, "the last batch"
-    kept = Fake(tmp_path, "no plugin\n")
-    assert kept.release().returncode == 0
-    assert listed(kept.list.read_text()) == set(range(1, JOBS + 1))
+    assert Fake(tmp_path).release().returncode == 0
+    assert listed(fake.list.read_text()) == set(range(1, JOBS + 1))
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("Job is no longer pending execution for job 34", 0),
-        ("slurm_update error: Job/step already completing or completed", 0),
-        ("Access/permission denied for job 34", 1),
-        ("Job is no longer pending execution for job 34\nUnable to contact slurm controller", 1),
-    ],
-)
+STARTED = "Job is no longer pending execution for job 34"
+DECLINED = {
+    STARTED: 0, "slurm_update error: Job/step already completing or completed": 0,
+    "Access/permission denied for job 34": 1, f"{STARTED}\nUnable to contact slurm controller": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code"), DECLINED.items())
 def test_a_job_that_has_started_meanwhile_is_no_failure(tmp_path: Path, words: str, code: int) -> None:
     (tmp_path / "words").write_text(words + "\n")
     done = Fake(tmp_path, "", f"cat {tmp_path}/words >&2; exit 1").release("--all")
@@ -135,7 +124,7 @@ def test_a_job_that_has_started_meanwhile_is_no_failure(tmp_path: Path, words: s
 
 def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_path: Path) -> None:
     """Its node may be gone, and nobody else would ever choose another. A user's own choice stays."""
-    writes = Fake(tmp_path, "no plugin\n").written(
+    writes = Fake(tmp_path).written(
         "1 0 vc 2 N/A gres/gpu:4 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2",
         "2 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
         "3 0 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2",
@@ -147,7 +136,7 @@ def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_pat
 
 def test_no_text_of_a_site_behind_the_tag_says_anything_of_another_job(tmp_path: Path) -> None:
     """A site's plugin may copy there what a user wrote, with line breaks."""
-    writes = Fake(tmp_path, "no plugin\n").written(
+    writes = Fake(tmp_path).written(
         "1 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;v=2 {;held=0;",
         " 2 0 vc 0 N/A gres/gpu:1 2 1000 900 lucid:vc=vc;held=1;v=2",
     )
@@ -156,7 +145,7 @@ def test_no_text_of_a_site_behind_the_tag_says_anything_of_another_job(tmp_path:
 
 def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
     """One whose user set the begin time waits for that, and one that was let go already is left alone."""
-    now, fake = int(time.time()), Fake(tmp_path, "no plugin\n")
+    now, fake = int(time.time()), Fake(tmp_path)
     writes = fake.written(
         f"1 9 vc 0 {now + 200} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2",
         f"2 9 vc 0 {now + 300} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2",
@@ -170,7 +159,7 @@ def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
 def test_a_request_goes_back_with_a_begin_time_or_the_plugin_takes_it_for_its_users_change(tmp_path: Path) -> None:
     """A job whose size its user changed leaves Lucid's queue for good. Slurm's begin time after a requeue stays."""
     now = int(time.time())
-    writes = Fake(tmp_path, "no plugin\n").written(
+    writes = Fake(tmp_path).written(
         f"1 9 vc 0 {now - 5} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
         "2 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
         f"3 9 vc 1 {now + 90} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2",
@@ -185,7 +174,7 @@ SITES = '[{"vm_size": "x"}]'
 
 def test_a_job_that_lost_its_tag_is_told_by_lucidds_list(tmp_path: Path) -> None:
     """Number, submit time and user agree; of an array each task. It gets its request back as its user wrote it."""
-    fake = Fake(tmp_path, "no plugin\n")
+    fake = Fake(tmp_path)
     (tmp_path / "ours").write_text(
         "1 900 1000 lucid:vc=vc;held=1;node=gres/gpu:2;cpg=gres/gpu:4;v=2\n"
         "2 900 1000 lucid:vc=vc;held=1;v=2\n3 900 1000 lucid:vc=vc;held=1;v=2\n4 900 1000 lucid:vc=vc;held=1;v=2\n"
@@ -212,7 +201,7 @@ def test_a_job_that_lost_its_tag_is_told_by_lucidds_list(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("harm", ["none", "nonsense", "folder", "link to a pipe"])
 def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: str) -> None:
-    fake = Fake(tmp_path, "no plugin\n")
+    fake = Fake(tmp_path)
     if harm == "nonsense":
         (tmp_path / "ours").write_bytes(
             b"\xff\x00\n8 0\n9 900 1000 lucid:a b\n9 900 1000 rm;held=1\n9 1e9 1000 lucid:held=1;\njob 9 0 vc 0 N\n"
@@ -237,7 +226,7 @@ def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: 
 @pytest.mark.parametrize("comment", ["lucid:held", r"a\nrow-0 9 b\n2 c,lucid:held", f"{'long ' * 300} lucid:held"])
 def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: str) -> None:
     """job_submit.lua noted it in the comment, before the tag was lost. Without comments nobody is let go."""
-    fake, program = Fake(tmp_path, "no plugin\n"), tmp_path / "slurm"
+    fake, program = Fake(tmp_path), tmp_path / "slurm"
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
     asked = f'squeue*%k*) printf "${{6%% *}} 2 lucid:off\\n${{6%% *}} 1 {comment}\\n" ;;'
     program.write_text(program.read_text().replace("squeue*%k*) ;;", asked))
@@ -247,7 +236,7 @@ def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: st
 
 
 def test_for_good_lists_nothing_and_takes_the_list_away(tmp_path: Path) -> None:
-    fake = Fake(tmp_path, "no plugin\n")
+    fake = Fake(tmp_path)
     fake.list.write_text("7 0 900\n")
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
     assert fake.release("--all", "--dry-run").returncode == 0

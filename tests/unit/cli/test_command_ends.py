@@ -54,55 +54,34 @@ def test_ctrl_c_ends_with_the_status_of_shells() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("library", "arguments", "extra"),
-    [
-        ("interpret", ("throughput", "bins.csv", "--test-from", "2024-02-01"), "models"),
-        ("sklearn", ("packing", "p.csv", "q.csv"), "models"),
-    ],
-)
-def test_evaluating_without_the_extra_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, arguments: tuple[str, ...], extra: str
+@pytest.mark.parametrize("library", ["interpret.glassbox", "lucid.gone"])
+def test_a_missing_library_names_its_extra_and_a_missing_module_of_our_own_is_none(
+    monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    import lucid.models.packing.evaluate as packing
-    import lucid.models.throughput.forecaster as throughput
+    import lucid.cli.replay.trace as command
 
     def absent(*_: object, **__: object) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(packing, "evaluate", absent)
-    monkeypatch.setattr(throughput, "evaluate", absent)
-    Path("bins.csv").write_text("time,submit_gpu_job,submit_gpu_num\n2024-01-01,1,1\n2024-03-01,1,1\n")
-    result = CliRunner().invoke(lucidctl, ["models", "evaluate", *arguments])
-    assert isinstance(result.exception, ModelError)
-    assert f"needs {library}, of the extra '{extra}'; pip install 'lucid-scheduler[{extra}]'" in str(result.exception)
-
-
-def test_a_missing_module_of_our_own_is_no_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import lucid.cli.replay.trace as command
-
-    def absent(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("No module named 'lucid.gone'", name="lucid.gone")
-
     monkeypatch.setattr(command, "read_trace", absent)
-    result = CliRunner().invoke(lucidctl, ["trace", "describe", "x.csv"])
-    assert isinstance(result.exception, ModuleNotFoundError)
+    said = typed("trace", "describe", "x.csv").exception
+    assert isinstance(said, ModuleNotFoundError if library == "lucid.gone" else ModelError)
+    words = f"needs {library}, of the extra 'models'; pip install 'lucid-scheduler[models]'"
+    assert (words in str(said)) is isinstance(said, ModelError)
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_convert_does_not_write_over_what_it_reads(tmp_path: Path, linked: bool) -> None:
-    path = tmp_path / "philly.csv"
-    path.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,66.0,1,66.0,a\n")
-    before = path.read_bytes()
-    out = path
-    if linked:
-        out = tmp_path / "link.csv"
-        out.symlink_to(path)
-    result = CliRunner().invoke(lucidctl, ["trace", "convert", str(path), str(out)])
-    assert isinstance(result.exception, TraceError)
-    assert "give OUT another name" in str(result.exception)
-    assert path.read_bytes() == before
+@pytest.mark.parametrize("out", ["philly.csv", "link.csv"])
+def test_convert_does_not_write_over_what_it_reads(tmp_path: Path, out: str) -> None:
+    path, text = (
+        tmp_path / "philly.csv",
+        "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,66.0,1,66.0,a\n",
+    )
+    path.write_text(text)
+    (tmp_path / "link.csv").symlink_to(path)
+    said = typed("trace", "convert", str(path), str(tmp_path / out)).exception
+    assert isinstance(said, TraceError)
+    assert "give OUT another name" in str(said)
+    assert path.read_text() == text
 
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
@@ -161,31 +140,20 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     assert rooms <= LIGHT
 
 
-@pytest.mark.parametrize(
-    ("words", "there", "more"),
-    [
-        (("efficiency",), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
-        (("explain", "2"), "lucid.profiler.waste", {"lucid.orchestrator.policy", "numpy"}),
-        (("why-not", "4"), "lucid.orchestrator.policy", set()),
-        (("when", "--gpus", "4"), "lucid.orchestrator.policy", set()),
-        (("explain", "4"), "lucid.orchestrator.policy", set()),
-    ],
-)
-def test_what_tells_of_use_or_plans_again_loads_none_that_trains(
-    words: tuple[str, ...], there: str, more: set[str], site: Site
-) -> None:
-    """``more``: what tells how GPUs were used needs nothing to plan with either."""
-    found = loaded(*words, "--config", str(site.folder / "lucid.toml"))
-    assert there in found
-    assert not found & ({"textual", *HEAVY} - {"numpy"} | more)
+@pytest.mark.parametrize("words", ["efficiency", "explain 2", "why-not 4", "when --gpus 4", "explain 4"])
+def test_what_tells_of_use_or_plans_again_loads_none_that_trains(words: str, site: Site) -> None:
+    """What tells how GPUs were used needs nothing to plan with either."""
+    found = loaded(*words.split(), "--config", str(site.folder / "lucid.toml"))
+    of_use, plans = words in ("efficiency", "explain 2"), "lucid.orchestrator.policy"
+    assert ("lucid.profiler.waste" if of_use else plans) in found
+    assert not found & {"textual", *HEAVY, plans} - (set() if of_use else {"numpy", plans})
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_the_table_of_commands_says_what_each_command_says(name: str) -> None:
     target, about = _COMMANDS[name]
     module, _, attribute = target.partition(":")
-    command = getattr(import_module(module), attribute)
-    assert about == command.get_short_help_str(10_000)
+    assert about == getattr(import_module(module), attribute).get_short_help_str(10_000)
 
 
 def test_the_trace_of_the_stream_is_read_back_and_replayed_under_the_demonstrations_settings(tmp_path: Path) -> None:
@@ -229,15 +197,10 @@ def test_what_is_no_job_number_is_told_as_that(words: tuple[str, ...], word: str
     assert str(done.exception) == f"{word} is no job number; 49469, 49469_3 and 49469+1 are"
 
 
-def test_the_commands_that_take_a_job_are_these() -> None:
+def test_the_commands_that_take_a_job_are_these_and_a_part_of_a_heterogeneous_one_is_a_job(site: Site) -> None:
     assert set(OF_A_JOB) == {("explain",), ("why-not",), ("when",), ("efficiency", "--job")}
     assert [job_number(word) for word in ("49469", "49469_3", "49469+1")] == ["49469", "49469_3", "49469+1"]
-
-
-def test_a_part_of_a_heterogeneous_job_is_asked_of_slurm(site: Site) -> None:
-    done = typed("explain", "49469+1", site=site)
-    assert isinstance(done.exception, ConfigError)
-    assert "nothing was decided about job 49469+1" in str(done.exception)
+    assert "nothing was decided about job 49469+1" in str(typed("explain", "49469+1", site=site).exception)
 
 
 # -- did you mean -------------------------------------------------------------------------------------------
@@ -262,21 +225,15 @@ def test_a_mistyped_option_is_told_which_one_it_may_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("mode", "vcc"),
-        ("mode", "vcc", "order"),
-        ("when", "--gpus", "1", "--partition", "vcc"),
-        ("why-not", "4", "--vc", "vcc"),
-    ],
+    "words", ["mode vcc", "mode vcc order", "when --gpus 1 --partition vcc", "why-not 4 --vc vcc"]
 )
 def test_a_mistyped_partition_is_told_which_one_it_may_mean(
-    words: tuple[str, ...], site: Site, monkeypatch: pytest.MonkeyPatch
+    words: str, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: site.slurm.now)
-    done = typed(*words, site=site)
-    assert isinstance(done.exception, ConfigError)
-    assert "; did you mean 'vc'?" in str(done.exception)
+    said = typed(*words.split(), site=site).exception
+    assert isinstance(said, ConfigError)
+    assert "; did you mean 'vc'?" in str(said)
 
 
 def test_a_word_on_the_mode_lets_pairs_be_made_again(site: Site) -> None:
@@ -303,6 +260,6 @@ def test_nothing_is_told_to_be_older_than_the_future(site: Site, monkeypatch: py
 
 @pytest.mark.parametrize(("command", "instead"), _GONE.items())
 def test_a_command_that_was_taken_out_says_what_took_its_place(command: str, instead: str) -> None:
-    said = CliRunner().invoke(lucidctl, [command, "--json"])
+    said = typed(command, "--json")
     assert said.exit_code == 2
     assert f"{command} was taken out; {instead}" in " ".join(said.output.split())

@@ -60,16 +60,17 @@ def test_the_folder_is_lucidds_where_its_file_is_named(tmp_path: Path) -> None:
     assert isinstance(call("--config", str(tmp_path / "none")).exception, ConfigError)
     done = call("--config", str(config), "--profiles", str(tmp_path / "own"), "--json")
     assert len(json.loads(done.output)["gpus"]) == 2
+    none = call("--profiles", str(tmp_path / "none")).exception
+    assert isinstance(none, MetricsError)
+    assert "give --profiles" in str(none)
 
 
 def test_json_has_the_same_and_the_files_that_are_none(tmp_path: Path) -> None:
     pair(tmp_path)
     (tmp_path / "9.json").write_text("{")
     found = json.loads(call("--profiles", str(tmp_path), "--json").output)
-    assert [(row["job"], row["partner"], row["seen"], row["promised"]) for row in found["gpus"]] == [
-        ("7", "8", 0.62, 0.93),
-        ("8", "7", None, None),
-    ]
+    rows = [(row["job"], row["partner"], row["seen"], row["promised"]) for row in found["gpus"]]
+    assert rows == [("7", "8", 0.62, 0.93), ("8", "7", None, None)]
     assert found["gpus"][0]["seen_by"] == "DRAM traffic"
     assert len(found["bad_files"]) == 1
 
@@ -78,9 +79,8 @@ def test_what_is_not_measured_yet_has_its_word_and_a_speed_is_that_beside_the_pr
     now = time.time()
     old = summary("7", "9", profile=replace(PROFILE, seen_speed=0.6, seen_beside="8"))
     assert rows_of({"7": [old]}, now)[0].seen is None
-    starting, young = summary("1", profile=None, warm_up_s=None), summary("2", profile=None)
-    states = [row.state for row in rows_of({"1": [starting], "2": [young]}, now)]
-    assert states == ["starting up", "not measured yet"]
+    young = {"1": [summary("1", profile=None, warm_up_s=None)], "2": [summary("2", profile=None)]}
+    assert [row.state for row in rows_of(young, now)] == ["starting up", "not measured yet"]
 
 
 def test_an_older_sample_and_a_note_are_told_and_an_ended_job_is_left_out(tmp_path: Path) -> None:
@@ -90,9 +90,3 @@ def test_an_older_sample_and_a_note_are_told_and_an_ended_job_is_left_out(tmp_pa
     assert "last sample 90 s" in text
     write_summary(tmp_path, summary("7", end_s=time.time() - 1000))
     assert "no sampler has written for three minutes" in call("--profiles", str(tmp_path)).output
-
-
-def test_no_folder_says_what_to_give(tmp_path: Path) -> None:
-    done = call("--profiles", str(tmp_path / "none"))
-    assert isinstance(done.exception, MetricsError)
-    assert "give --profiles" in str(done.exception)

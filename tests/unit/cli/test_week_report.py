@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,8 @@ def test_the_answer_is_of_the_last_days_and_names_who_loses_the_most_hours_first
     assert (bob.jct_s - bob.baseline_s) * bob.jobs == pytest.approx(-40 * HOUR_S, abs=60)
     assert [(user.name, user.later) for user in found.losers] == [("ann", 1)]
     assert [job.job for job in found.gains.losing] == ["long"]
-    assert "saved the site 38 h" in found.answer
-    assert (
-        "1 of 2 users loses more than 5% of the mean JCT and at least 0.1 h a job; most of all ann, 2.0 h"
-        in found.answer
-    )
+    loses = "1 of 2 users loses more than 5% of the mean JCT and at least 0.1 h a job; most of all ann, 2.0 h"
+    assert [words in found.answer for words in ("saved the site 38 h", loses)] == [True, True]
     users = (Party("cy", 2, 40_000, 36_000, 1), Party("dan", 1, 400, 60, 1), Party("eve", 9, 39_000, 36_000, 9))
     many = replace(found, gains=replace(found.gains, users=(*users, Party("fay", 9, 36_400, 36_000, 9))))
     assert [user.name for user in many.losers] == ["eve", "cy"], "340 s, and 400 s of 10 h, are nothing anybody sees"
@@ -109,7 +106,7 @@ def test_a_log_without_starts_is_not_given_any_and_other_policies_stand_beside_t
         past_week(replace(scenario(*WEEK), predictor="oracle"), 5.0, workers=1)
 
 
-SACCT = "JobID|User|Partition|Submit|Start|ElapsedRaw|State|AllocTRES\n"
+SACCT = "JobID|User|Partition|Submit|Start|ElapsedRaw|State|AllocTRES"
 
 
 def run(*words: Any) -> Any:
@@ -118,13 +115,12 @@ def run(*words: Any) -> Any:
 
 def test_the_command_on_sacct_lines(tmp_path: Path) -> None:
     log = tmp_path / "sacct.txt"
+    jobs = [("ann", 1, 0, 36000), ("bob", 1, 1, 600), ("ann", 5, 0, 36000), ("<bob>", 5, 1, 600)]
     lines = [
         f"{n}|{user}|vc|2024-03-0{day}T10:0{minute}:00|2024-03-0{day}T11:00:00|{run_s}|COMPLETED|gres/gpu=8"
-        for n, (user, day, minute, run_s) in enumerate(
-            [("ann", 1, 0, 36000), ("bob", 1, 1, 600), ("ann", 5, 0, 36000), ("<bob>", 5, 1, 600)]
-        )
+        for n, (user, day, minute, run_s) in enumerate(jobs)
     ]
-    log.write_text(SACCT + "\n".join(lines) + "\n")
+    log.write_text("\n".join([SACCT, *lines, ""]))
     words = ("--days", 2, "--jobs", log, "--nodes", 1, "--workers", 1)
     done = run(*words, "--json", "--html", tmp_path / "r.html")
     assert done.exit_code == 0, done.output
@@ -135,10 +131,8 @@ def test_the_command_on_sacct_lines(tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text()
     assert page.index("2 jobs: Lucid&#39;s order would have") < page.index("lucid against backfill")
     assert "2024-03-03 10:01 to 2024-03-05 10:01" in page
-    assert "<bob>" not in page
-    assert "src=" not in page
+    assert not re.search("<bob>|src=", page)
     text = run(*words)
-    assert text.exit_code == 0, text.output
     assert text.stdout.index("order would have") < text.stdout.index("All jobs") < text.stdout.index("By VC")
     assert "note: users are taken to submit the same jobs" in text.stdout
 
@@ -166,17 +160,15 @@ def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
     assert any(note.startswith("no job is profiled first") for note in data["notes"])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "give --jobs FILE"),
-        (("--history", "--jobs", "x"), "give --jobs FILE"),
-        (("--week", "--days", "3", "--jobs", "x"), "--week and --days"),
-        (("--jobs", "x", "--policy", "fif"), "did you mean 'fifo'"),
-    ],
-)
-def test_wrong_options_are_named(words: tuple[str, ...], said: str) -> None:
-    assert said in str(run(*words).exception)
+WRONG = {
+    "": "give --jobs FILE", "--history --jobs x": "give --jobs FILE",
+    "--week --days 3 --jobs x": "--week and --days", "--jobs x --policy fif": "did you mean 'fifo'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_options_are_named(words: str) -> None:
+    assert WRONG[words] in str(run(*words.split()).exception)
 
 
 RULES = EfficiencySettings()
@@ -184,7 +176,8 @@ KINDS = [str(kind) for kind in WasteKind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_planted_waste_is_all_found_and_called_what_it_is(kind: str) -> None:
+def test_planted_waste_is_all_found_and_called_what_it_is_with_a_title_and_advice(kind: str) -> None:
+    assert kind in TITLES.keys() & ADVICE.keys()
     for number in range(12):
         jobs, gpu_h = planted(kind, number)
         for account in judged([job.job_use() for job in jobs], RULES):
@@ -220,17 +213,12 @@ def test_what_is_not_known_is_no_idle_time() -> None:
     assert sum(waste.gpu_h for waste in account.waste) == pytest.approx(2.5, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("phases", "kinds"),
-    [
-        ([Phase(1700.0, 0.0), *at_work(2 * H)[1:]], []),
-        ([Phase(1900.0, 0.0), *at_work(2 * H)[1:]], ["idle_from_start"]),
-        ([*at_work(2 * H)[:-1], Phase(3500.0, 0.0)], []),
-        ([*at_work(2 * H)[:-1], Phase(3700.0, 0.0)], ["idle_after_activity"]),
-    ],
-)
-def test_the_bounds_of_idle_time(phases: list[Phase], kinds: list[str]) -> None:
-    assert [str(waste.kind) for waste in judge(MadeJob("b", [phases] * 4).job_use(), RULES).waste] == kinds
+@pytest.mark.parametrize(("before_s", "after_s"), [(1700.0, 3500.0), (1900.0, 3700.0)])
+def test_the_bounds_of_idle_time(before_s: float, after_s: float) -> None:
+    begins, ends = [Phase(before_s, 0.0), *at_work(2 * H)[1:]], [*at_work(2 * H)[:-1], Phase(after_s, 0.0)]
+    found = [judge(MadeJob("b", [phases] * 4).job_use(), RULES).waste for phases in (begins, ends)]
+    wanted = [[], []] if before_s < 1800.0 else [["idle_from_start"], ["idle_after_activity"]]
+    assert [[str(waste.kind) for waste in one] for one in found] == wanted
 
 
 def test_a_job_that_works_for_a_second_in_twenty_is_not_idle_and_one_that_keeps_itself_alive_is() -> None:
@@ -243,25 +231,19 @@ def test_a_job_that_works_for_a_second_in_twenty_is_not_idle_and_one_that_keeps_
 
 def test_a_light_job_that_may_share_or_does_not_fit_is_no_waste() -> None:
     (job,), _ = planted("could_have_shared", 0)
-    for other in (
-        replace(job, wants_alone=False),
-        replace(job, mem_mib=15000.0),
-        replace(job, unstable=True),
-        replace(job, phases=[at_work(3 * H, 60.0)]),
-    ):
-        assert judge(other.job_use(), RULES).waste == (), other
+    busy = [at_work(3 * H, 60.0)]
+    for other in ({"wants_alone": False}, {"mem_mib": 15000.0}, {"unstable": True}, {"phases": busy}):
+        assert judge(replace(job, **other).job_use(), RULES).waste == (), other  # type: ignore[arg-type]
     assert judge(structs.replace(job.job_use(), nodes=2), RULES).waste == ()
 
 
 def test_limits_are_judged_over_several_jobs_that_completed() -> None:
     jobs, _ = planted("time_limit_too_long", 0)
     uses = [job.job_use() for job in jobs]
-    assert all(not account.waste for account in judged(uses[:2], RULES))
-    assert all(not account.waste for account in judged([structs.replace(one, state="FAILED") for one in uses], RULES))
     one_needs_it = [*uses, structs.replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
-    assert all(not account.waste for account in judged(one_needs_it, RULES))
-    found = judged(uses, RULES)
-    assert found[0].wasted_gpu_h == 0.0, "the hours went to others"
+    for fine in (uses[:2], [structs.replace(one, state="FAILED") for one in uses], one_needs_it):
+        assert not any(account.waste for account in judged(fine, RULES))
+    assert judged(uses, RULES)[0].wasted_gpu_h == 0.0, "the hours went to others"
 
 
 def test_sums_and_shares() -> None:
@@ -277,11 +259,6 @@ def test_sums_and_shares() -> None:
     whole = total_of("", accounts)
     assert whole.held_gpu_h == pytest.approx(sum(one.held_gpu_h for one in by_user.values()))
     assert whole.not_measured_gpu_h == pytest.approx(3.0)
-
-
-def test_every_kind_has_a_title_and_advice() -> None:
-    everything: list[Mapping[WasteKind, str]] = [TITLES, ADVICE]
-    assert all(set(one) == set(WasteKind) for one in everything)
 
 
 def test_energy_host_memory_and_limits_are_summed_where_there_were_some(capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,8 +306,8 @@ def test_a_job_is_idle_where_fresh_readings_of_all_its_gpus_say_so(
 
 def test_efficiency_lists_the_running_jobs_whose_gpus_do_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit("1", user="ada")
-    site.submit("2", user="bob")
+    for job, user in (("1", "ada"), ("2", "bob")):
+        site.submit(job, user=user)
     site.turns(120.0)
     site.turns(5 * H, every_s=600.0)
     now_s = site.slurm.now
@@ -339,9 +316,9 @@ def test_efficiency_lists_the_running_jobs_whose_gpus_do_nothing(tmp_path: Path)
     for job, idle in (("1", (IdleStretch(now_s - 5 * H, now_s),)), ("2", ())):
         use = (GpuUse("n1/0", now_s - 5 * H, now_s, 5 * H, 0.0 if idle else 600.0, idle),)
         write_summary(folder, Summary(job, "n1", (), now_s - 5 * H, now_s, 30, use=use))
-    listed = json.loads(site.ctl("efficiency", "--json"))["idle"]
-    assert [(row["job"], row["user"], row["vc"]) for row in listed] == [("1", "ada", "vc")]
-    assert listed[0]["since_s"] == pytest.approx(now_s - 5 * H, abs=150.0)
+    (row,) = json.loads(site.ctl("efficiency", "--json"))["idle"]
+    assert (row["job"], row["user"], row["vc"]) == ("1", "ada", "vc")
+    assert row["since_s"] == pytest.approx(now_s - 5 * H, abs=150.0)
     words = site.ctl("efficiency")
     assert "1 running jobs whose GPUs do nothing now" in words
     assert "1 (ada, vc)" in words
