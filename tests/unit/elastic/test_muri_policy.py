@@ -425,17 +425,12 @@ def test_an_oracle_may_know_what_a_measured_run_took() -> None:
     assert [known(n, "measured") for n in range(4)] == [2.0, 1.0, 0.25, 0.25]
 
 
-def test_jobs_of_few_gpus_choose_their_nodes_first() -> None:  # O14
-    machines = (Node("n1", 4), Node("n2", 3))
+def test_jobs_of_few_gpus_choose_their_nodes_first_and_each_gets_as_few_as_can_be() -> None:  # O14, O16
     for most in ({"large": 4, "small": 3}, {"small": 3, "large": 4}):
-        assert dealt(machines, most) == {"small": ["n1"], "large": ["n1", "n2"]}
-
-
-def test_a_job_gets_as_few_nodes_as_can_be() -> None:  # O16
+        assert dealt((Node("n1", 4), Node("n2", 3)), most) == {"small": ["n1"], "large": ["n1", "n2"]}
     machines = (Node("n1", 1), Node("n2", 2), Node("n3", 4), Node("n4", 3))
-    assert dealt(machines, {"a": 4}) == {"a": ["n3"]}
-    assert dealt(machines, {"a": 7}) == {"a": ["n3", "n4"]}
-    assert dealt(machines, {"a": 8}) == {"a": ["n2", "n3", "n4"]}
+    for gpus, where in ((4, ["n3"]), (7, ["n3", "n4"]), (8, ["n2", "n3", "n4"])):
+        assert dealt(machines, {"a": gpus}) == {"a": where}
 
 
 def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O19, O21
