@@ -53,7 +53,7 @@ def test_a_job_that_its_user_moves_to_another_partition_in_between_is_decided_an
     said = stage.round(rounds=5)
     assert any("its partition far" in words for words in said), said
     assert stage.slurm.records["1"].held
-    assert len(stage.starts) == 1
+    assert len(stage.slurm.starts) == 1
     assert stage.do("1", Start(at("n3:0,1"), WHY), "far") is None
     stage.round(rounds=2)
     assert stage.slurm.records["1"].state == "RUNNING"

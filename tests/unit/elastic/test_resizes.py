@@ -27,7 +27,7 @@ from lucid.profiler.use import GpuUse
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.elastic.opt_in import elastic_request, sized
-from lucid.slurm.elastic.reports import Reports, said_in
+from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.request import Request
 from scenes.jobs import HOME, at
@@ -101,10 +101,6 @@ class Stage(Scene):
         """What is said of job 1's elasticity."""
         return str(self.cluster.status()["elastic"]["1"])
 
-    @property
-    def starts(self) -> list[tuple[str, str]]:
-        return [(name, show_placement(place)) for _, name, place in self.slurm.starts]
-
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
@@ -122,10 +118,7 @@ def stage(tmp_path: Path) -> Stage:
         ("lucid:elastic=1-2,lucid:restart", Elastic(2, 1)),
         ("lucid:elastic=1-8,nodes=2", Elastic(8, 1, max_nodes=2)),
         ("lucid:elastic=1-2,colour=blue", Elastic(2, 1)),
-        ("", None),
-        ("elastic=1-8", None),
-        ("xlucid:elastic=1-8", None),
-        ("lucid:exclusive", None),
+        *((text, None) for text in ("", "elastic=1-8", "xlucid:elastic=1-8", "lucid:exclusive")),
     ],
 )
 def test_a_comment_opts_in(comment: str, limits: Elastic | None) -> None:
@@ -133,23 +126,18 @@ def test_a_comment_opts_in(comment: str, limits: Elastic | None) -> None:
     assert found == elastic_request("") if limits is None else found.limits == limits
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
-     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000,
-     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes=", "1-8,start=0", "1-8,start=9", "1-8,start=x", "1-8,start="],
-)  # fmt: skip
-def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> None:
-    assert elastic_request(f"lucid:elastic={text}").limits is None
-    stage.submit("1", 4, comment=f"lucid:elastic={text}")
-    stage.report("1")
-    assert stage.entry("1").job.elastic is None
-    assert ("within 1-8 is wanted" if "start" in text else "cannot be read") in stage.story
+BAD_TEXTS = [
+    "", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
+    "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000, "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes=",
+]  # fmt: skip
+BAD_STARTS = ["1-8,start=0", "1-8,start=9", "1-8,start=x", "1-8,start="]
 
 
 @pytest.mark.parametrize(
     ("rest", "words"),
     [
+        *(({"gpus": 4, "comment": f"lucid:elastic={text}"}, "cannot be read") for text in BAD_TEXTS),
+        *(({"gpus": 4, "comment": f"lucid:elastic={text}"}, "within 1-8 is wanted") for text in BAD_STARTS),
         ({"requeue": False}, "requeued"),
         ({"batch": False}, "batch"),
         ({"features": "ib"}, "features"),
@@ -158,7 +146,7 @@ def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> 
         ({"gpus": 4, "comment": ASKS + ",nodes=1", "min_nodes": 2}, "2 nodes, and its comment says 1 at the most"),
     ],
 )
-def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(
+def test_a_job_that_cannot_be_read_or_resized_keeps_its_size_and_its_story_says_why(
     stage: Stage, rest: dict[str, Any], words: str
 ) -> None:
     stage.submit("1", **rest)
@@ -256,16 +244,6 @@ def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
     assert "refused" in stage.story
 
 
-def test_a_report_is_read_in_its_users_folder_only(tmp_path: Path) -> None:
-    reports, me, home = Reports(str(tmp_path)), os.getuid(), tmp_path / HOME
-    home.mkdir()
-    (home / "5.json").write_text("{}")
-    assert reports.report_of("5", me + 1, 1.0) is None, "another user has another folder"
-    assert reports.report_of("5", me, 1.0) is not None
-    assert reports.report_of("../good", me, 1.0) is None
-    assert reports.report_of("6", me, 1.0) is None
-
-
 # -- a resize ------------------------------------------------------------------------------------------------
 
 
@@ -301,9 +279,7 @@ def test_a_resize_is_stop_wait_change_release(
     assert (entry.gpus, entry.job.gpus, entry.job.cpus) == (total, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("own", "told"), [("", "lucid-batch=4:64x2"), ("of my wiki: batch=9", "of my wiki: batch=9")]
-)
+@pytest.mark.parametrize(("own", "told"), [("", "lucid-batch=4:64x2"), ("my own: batch=9", "my own: batch=9")])
 def test_a_resized_job_is_told_the_batch_that_was_chosen(stage: Stage, own: str, told: str) -> None:
     stage.running("1")
     stage.slurm._set("1", extra=own)
@@ -329,7 +305,7 @@ def test_nobody_starts_on_gpus_that_a_resized_job_has_not_left(stage: Stage) -> 
     assert stage.slurm.records["1"].completing
     stage.round(rounds=15)
     assert stage.do("2", starts) is None
-    assert [name for name, _ in stage.starts] == ["1", "1", "2"]
+    assert [name for _, name, _ in stage.slurm.starts] == ["1", "1", "2"]
 
 
 def test_a_job_goes_on_only_when_others_have_left_its_node(stage: Stage) -> None:
@@ -353,7 +329,7 @@ def test_a_job_that_ends_while_it_is_told_to_stop_is_over(stage: Stage) -> None:
     assert done.refused is None, "Slurm takes it, and leaves the job as it is"
     stage.round(rounds=5)
     assert stage.slurm.records["1"].state == "FAILED"
-    assert len(stage.starts) == 1
+    assert len(stage.slurm.starts) == 1
     assert "1" not in stage.cluster.notes
 
 
@@ -365,18 +341,31 @@ def test_a_user_who_holds_the_job_in_between_keeps_it_held(stage: Stage) -> None
     assert not stage.cluster.notes["1"].going_to
 
 
-def test_in_a_partition_that_is_no_longer_packed_the_job_runs_as_its_user_wrote_it(stage: Stage) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_in_a_partition_that_is_no_longer_packed_the_job_runs_as_its_user_wrote_it(
+    stage: Stage, restarted: bool
+) -> None:
+    """One that still stops is held once it has stopped: 'no job is held any more' was said too early, and it stayed
+    held for ever."""
     stage.running("1", to="n1:0")
+    assert stage.slurm.records["1"].completing
     stage.mode = Mode.OBSERVE
+    if restarted:
+        stage.restart()
+    stage.cluster.observe()
+    assert stage.cluster.still_ours() == ["1"]
     stage.round(rounds=6)
+    assert stage.cluster.still_ours() == []
     record = stage.slurm.records["1"]
-    assert (record.state, record.gpus, record.request.req_nodes) == ("RUNNING", 2, "")
+    assert (record.state, record.gpus, record.request.req_nodes, record.held) == ("RUNNING", 2, "", False)
 
 
 def test_a_job_resized_and_put_back_can_start_at_the_size_its_user_wrote(stage: Stage) -> None:
-    stage.running("1")
+    stage.running("1", mark="lucid:vc=vc;elastic=1;most=3")
     stage.resized("1", "n1:0 n2:0,1,2", rounds=4)
-    assert stage.slurm.records["1"].min_nodes == 2
+    record = stage.slurm.records["1"]
+    assert record.min_nodes == 2
+    assert back_to(replace(record, state="PENDING"), stage.cluster.notes["1"]).nodes == "1-3", "a range, as a range"
     assert stage.do("1", Requeue(WHY)) is None
     stage.round(rounds=3)
     job = stage.entry("1", Pending).job
@@ -421,7 +410,7 @@ def test_lucidd_may_die_at_any_point(tmp_path: Path, at_write: int, done: bool) 
     assert (record.state, record.held) == ("RUNNING", False)
     assert len(stage.slurm.writes) > first
     assert not stage.cluster.notes["1"].going_to
-    assert len(stage.starts) == 1 + record.restarts
+    assert len(stage.slurm.starts) == 1 + record.restarts
 
 
 # -- which policies may run ----------------------------------------------------------------------------------
@@ -484,22 +473,8 @@ def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) ->
     places = {"1": "n1:0 n2:0,1", "2": "n1:1,2,3"}
     stage.cluster.apply([Action(name, "vc", Resize(at(where), WHY)) for name, where in places.items()])
     stage.round(rounds=8)
-    assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
+    assert [name for _, name, _ in stage.slurm.starts] == ["1", "2", "2", "1"]
     assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
-
-
-def test_who_leaves_slurm_waits_for_jobs_that_are_told_to_stop(stage: Stage) -> None:
-    """One that still stops is held once it has stopped: 'no job is held any more' was said too early, and it stayed
-    held for ever."""
-    stage.running("1", to="n1:0")
-    assert stage.slurm.records["1"].completing
-    stage.mode = Mode.OBSERVE
-    stage.restart()
-    stage.cluster.observe()
-    assert stage.cluster.still_ours() == ["1"]
-    stage.round(rounds=4)
-    assert stage.cluster.still_ours() == []
-    assert not stage.slurm.records["1"].held
 
 
 # -- reports that the clock contradicts, and folders that hold none --------------------------------------------
@@ -577,14 +552,6 @@ def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comm
     stage.report("1", epochs=2.0)
     stage.restart()
     assert stage.entry("1").job.elastic.max_nodes == nodes, "whatever Lucid has written into the request since"
-
-
-def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
-    stage.running("1", mark="lucid:vc=vc;elastic=1;most=3")
-    stage.resized("1", "n1:0 n2:0", rounds=5)
-    record = stage.slurm.records["1"]
-    assert record.min_nodes == 2
-    assert back_to(replace(record, state="PENDING"), stage.cluster.notes["1"]).nodes == "1-3"
 
 
 # -- the first start -----------------------------------------------------------------------------------------
