@@ -70,6 +70,10 @@ AWAY = replace(slots(4, gpus=8)[0], name="big", available=False)
 GROWN = [running(name, "n1:0", "ab", profile=JobProfile(10.0, 5.0, 20000.0)) for name in "ab"]
 LATE = {"a": StageTimes((0.5, 0.5, 3.0, 2.0), 6.0), "b": StageTimes((0.5, 0.5, 4.0, 1.0), 6.0)}
 """Together they take 9.5 s a round, one after the other 12. On the authors' testbed it took 1.31 times 9.5 s."""
+THREE_RUN = [running(name, "n1:0", "abc") for name in "abc"]
+LARGE = [running("a", "n1:0-1"), waiting("b", 2)]
+OUTSIDE_PAIR = {"a": LOADS, "b": COMPUTES}
+ONE_OUTSIDE = {"a": STORE, "b": CPU, "c": shares(0.0, 0.1, 0.9), "d": GPU}
 FROM_OUTSIDE = {"a": COMPUTES, "b": shares(0.1, 0.1, 0.7), "c": shares(0.0, 0.2, 0.6)}
 GROUPS: dict[str, tuple[Sequence[Node], Sequence[Pending | Running], dict[str, StageTimes], list[str] | None]] = {
     "four resources": (slots(4), [waiting(name) for name in "abcd"], FOUR, ["abcd"]),
@@ -89,29 +93,16 @@ GROUPS: dict[str, tuple[Sequence[Node], Sequence[Pending | Running], dict[str, S
     "dearer on the authors' testbed": (slots(2), THREE[:2], LATE, ["ab"]),
     "no place for the first": (slots(2), THREE, {"a": GPU, "b": GPU, "c": NET}, ["ac"]),
     "members that grew bar no other": (slots(4, gpus=2), [*GROWN, waiting("z")], FOUR, []),
-    "the head waits for a node": (
-        [*slots(4, gpus=2), AWAY], [waits("z", 8), running("a", "n1:0-1"), waiting("b", 2)], FOUR, ["ab"],
-    ),
+    "the head waits for a node": ([*slots(4, gpus=2), AWAY], [waits("z", 8), *LARGE], FOUR, ["ab"]),
     "outside: the same resource": (slots(4), THREE, FROM_OUTSIDE, None),
     "outside: no place for the first": (slots(4), THREE, {"a": COMPUTES, "b": COMPUTES, "c": LOADS}, ["ac"]),
-    "outside: a pair is joined by nobody": (
-        slots(4), [*TWO_RUN, waiting("c")], {"a": LOADS, "b": COMPUTES, "c": NET}, None,
-    ),
+    "outside: a pair is joined by nobody": (slots(4), [*TWO_RUN, waiting("c")], {**OUTSIDE_PAIR, "c": NET}, None),
     "outside: half of a pair": (slots(4), [*TWO_RUN, waiting("c")], {"a": LOADS, "b": GPU, "c": NET}, None),
-    "outside: nobody joins those in turns": (
-        slots(4), [*TWO_RUN, waiting("c"), waiting("d")],
-        {"a": STORE, "b": CPU, "c": shares(0.0, 0.1, 0.9), "d": GPU}, ["abd"],
-    ),
-    "outside: one of three, after a restart": (
-        slots(4), [*(running(name, "n1:0", "abc") for name in "abc"), waiting("d")], {**FOUR, "a": LOADS}, None,
-    ),
-    "outside: beyond a time limit": (
-        slots(4), [running("a", "n1:0"), until(waiting("b"), 1050.0)], {"a": LOADS, "b": COMPUTES}, None,
-    ),
-    "outside: 1,000 s take 1,158": (
-        slots(4), [running("a", "n1:0"), until(waiting("b"), 1300.0)], {"a": LOADS, "b": COMPUTES}, ["ab"],
-    ),
-}  # fmt: skip
+    "outside: nobody joins those in turns": (slots(4), [*TWO_RUN, waiting("c"), waiting("d")], ONE_OUTSIDE, ["abd"]),
+    "outside: one of three, after a restart": (slots(4), [*THREE_RUN, waiting("d")], {**FOUR, "a": LOADS}, None),
+    "outside: beyond a time limit": (slots(4), [THREE[0], until(waiting("b"), 1050.0)], OUTSIDE_PAIR, None),
+    "outside: 1,000 s take 1,158": (slots(4), [THREE[0], until(waiting("b"), 1300.0)], OUTSIDE_PAIR, ["ab"]),
+}
 
 
 @pytest.mark.parametrize("how", GROUPS)
@@ -218,8 +209,8 @@ OTHERS = {"c": shares(0.0, 0.8, 0.1), "d": NET}
 
 
 FROM_OUTSIDE_AND_NOT: dict[str, tuple[int, Sequence[Pending | Running], dict[str, StageTimes]]] = {
-    "two slots": (2, [*map(waiting, "abcd")], {"a": LOADS, "b": COMPUTES, **OTHERS}),
-    "four slots": (4, [*map(waiting, "abcd")], {"a": LOADS, "b": COMPUTES, **OTHERS}),
+    "two slots": (2, [*map(waiting, "abcd")], {**OUTSIDE_PAIR, **OTHERS}),
+    "four slots": (4, [*map(waiting, "abcd")], {**OUTSIDE_PAIR, **OTHERS}),
     "one that waits calls turns": (4, THREE, {"a": LOADS, "b": SECONDS, "c": CPU}),
     "one that runs calls turns": (4, THREE, {"a": SECONDS, "b": LOADS, "c": CPU}),
 }
@@ -233,14 +224,6 @@ def test_jobs_known_from_outside_make_pairs_and_nothing_larger(how: str) -> None
     found = reason(made.decisions["b"], Overlaps)
     assert found.group == "a b"
     assert (found.conflict, found.speed) == pytest.approx((0.75 * 0.02 + 0.1 * 0.08 + 0.15 * 0.9, 1 / 1.158))
-
-
-def seen_at(speed: float, *names: str) -> list[Running]:
-    """A pair that runs, as its sampler saw it."""
-    return [
-        running(name, "n1:0", names, profile=replace(LIGHT, seen_speed=speed, seen_beside=other))
-        for name, other in zip(names, reversed(names), strict=True)
-    ]
 
 
 def stored(memory: Any) -> Any:
@@ -261,16 +244,16 @@ def kinds_of(group: Sequence[Any], *names: str) -> list[Any]:
 
 
 def slow(speed: float = 0.4, *names: str) -> list[Any]:
-    """A pair of these kinds that runs so fast."""
-    return kinds_of(seen_at(speed, "a", "b"), *(names or ("load", "train")))
+    """A pair of these kinds that runs, as its sampler saw it."""
+    seen = {name: replace(LIGHT, seen_speed=speed, seen_beside=other) for name, other in ("ab", "ba")}
+    return kinds_of([running(name, "n1:0", "ab", profile=seen[name]) for name in "ab"], *(names or ("load", "train")))
 
 
-BOTH_FROM_OUTSIDE = {"a": LOADS, "b": COMPUTES}
 LATER = kinds_of([running("c", "n1:0"), waiting("d")], "train", "load")
 OTHER = kinds_of([running("c", "n1:0"), waiting("d")], "train", "other")
 
 
-@pytest.mark.parametrize("stages", [BOTH_FROM_OUTSIDE, {"a": NET, "b": GPU}])
+@pytest.mark.parametrize("stages", [OUTSIDE_PAIR, {"a": NET, "b": GPU}])
 def test_a_pair_that_was_much_slower_than_promised_is_not_made_again(stages: dict[str, StageTimes]) -> None:
     """Nobody of it is stopped. Pairs that call turns are seen, too."""
     first = after(slow(), stages, None)
@@ -289,21 +272,21 @@ def test_a_pair_that_was_much_slower_than_promised_is_not_made_again(stages: dic
 
 
 def test_a_pair_that_is_as_fast_as_promised_or_not_seen_or_does_something_else_is_made_again() -> None:
-    memory = after(slow(), BOTH_FROM_OUTSIDE, None).memory
+    memory = after(slow(), OUTSIDE_PAIR, None).memory
     assert groups(after(LATER, {"c": COMPUTES, "d": shares(0.4, 0.5, 0.0)}, memory)) == {frozenset("cd")}
     assert groups(after(LATER, {"c": COMPUTES, "d": shares(0.7, 0.15, 0.15)}, memory)) == set(), "about the same"
-    fast = after(slow(0.7), BOTH_FROM_OUTSIDE, memory).memory
+    fast = after(slow(0.7), OUTSIDE_PAIR, memory).memory
     assert groups(after(LATER, {"c": COMPUTES, "d": LOADS}, fast)) == {frozenset("cd")}, "it was forgotten"
     unseen = kinds_of([running(name, "n1:0", "ab") for name in "ab"], "load", "train")
     strangers = [replace(e, profile=replace(LIGHT, seen_speed=0.1, seen_beside="z")) for e in unseen]
     for entries in (unseen, strangers):  # what was seen beside another says nothing
-        assert after(entries, BOTH_FROM_OUTSIDE, None).memory is None
+        assert after(entries, OUTSIDE_PAIR, None).memory is None
 
 
 def test_what_was_seen_outlives_an_empty_cluster_and_is_bounded() -> None:
     both = (LOADS.times_s, COMPUTES.times_s)
     old = tuple(SlowGroup((("ada", f"load{n}", 1), ("ada", "train", 1)), both, 0.3, 0.8, 100.0) for n in range(249))
-    memory = after(slow(0.3, "new", "train"), BOTH_FROM_OUTSIDE, old).memory
+    memory = after(slow(0.3, "new", "train"), OUTSIDE_PAIR, old).memory
     assert isinstance(memory, tuple)
     assert (len(memory), memory[:-1]) == (200, old[-199:])
     assert memory[-1].kinds == (("ada", "new", 1), ("ada", "train", 1))
