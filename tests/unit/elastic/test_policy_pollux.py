@@ -392,7 +392,12 @@ LITTLE = {"population": 4, "generations": 5, "greedy_seeds": False}
 
 def test_the_search_is_asked_for_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:  # P24, P27, P28
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(pollux, "search", lambda *args, **asked: seen.append(asked) or search(*args, **asked))
+
+    def spied(*args: Any, **asked: Any) -> Any:
+        seen.append(asked)
+        return search(*args, **asked)
+
+    monkeypatch.setattr(pollux, "search", spied)
     partition = part(nodes(2, 4), running=[holds("a", "n1:0", (2,))])
     plan("pollux", partition, pollux={"p": -2.0, "avoid_interference": False, "patience": 3, **LITTLE})
     plan("pollux", partition)
