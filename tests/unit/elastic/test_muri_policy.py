@@ -80,7 +80,7 @@ def brute_force(weights: np.ndarray, left: list[int]) -> float:
     first, *rest = left
     mates = [v for v in rest if weights[first, v] > 0]
     paired = [weights[first, v] + brute_force(weights, [w for w in rest if w != v]) for v in mates]
-    return max([brute_force(weights, rest), *paired])
+    return float(max([brute_force(weights, rest), *paired]))
 
 
 def weight_of(weights: np.ndarray, pairs: list[tuple[int, int]]) -> float:
