@@ -25,6 +25,12 @@ import json, os, resource, signal, sys, threading, time
 sys.path.insert(0, {str(REPO / "slurm")!r})
 import lucid_turns
 from lucid_job import members
+
+def rounds(turns, count):
+    for _ in range(count):
+        with turns.gpu():
+            time.sleep(0.01)
+        turns.step()
 """
 PROGRAM = """
 name, spec = sys.argv[1], json.loads(sys.argv[2])
@@ -128,7 +134,7 @@ class Box:
         python: str = PYTHON,
         **spec: Any,
     ) -> None:
-        words = json.dumps({"stages": list(stages), "iterations": iterations, **spec})
+        words = json.dumps({"stages": list(stages), "iterations": iterations, "go": str(self.root / "go"), **spec})
         self.jobs[name] = self.run(PROGRAM, name, words, uid=uid, python=python)
 
     def line(self, name: str) -> str:
@@ -140,6 +146,13 @@ class Box:
         out, err = self.jobs[name].communicate(timeout=600)
         assert self.jobs[name].returncode == 0, err
         return (json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else {}), err
+
+    def all_end(self, names: Sequence[str]) -> list[tuple[str, str, float, float, int]]:
+        """They ended well, said nothing and were in no resource together; every stage, as ``used``."""
+        assert [self.ends(name)[1] for name in names] == [""] * len(names)
+        rows = self.used()
+        assert overlaps(rows) == []
+        return rows
 
     def members(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name.startswith("turn."))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
-from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
+from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Resize, Start
 from lucid.core.job import Job
 from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
@@ -16,7 +16,7 @@ from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
-from scenes.jobs import LIGHT, at
+from scenes.jobs import LIGHT, VC, at
 
 WHY = (FairOrder(0.0),)
 MINE = "lucid:vc=vc;held=1;v=2"
@@ -69,7 +69,7 @@ class Scene:
     def look(self, name: str = "vc") -> Partition:
         return self.cluster.observe().partitions[name]
 
-    def do(self, job_id: str, decision: Start | Requeue | EndProfiling | Keep, room: str = "vc") -> str | None:
+    def do(self, job_id: str, decision: Start | Requeue | Resize | EndProfiling | Keep, room: str = VC) -> str | None:
         self.cluster.observe()
         (done,) = self.cluster.apply([Action(job_id, room, decision)])
         return done.refused

@@ -16,98 +16,56 @@ from msgspec import structs
 from benchmarks.papers.elastic_replay import Outcome, replay
 from benchmarks.papers.elastic_sets import replay_set
 from benchmarks.papers.elastic_workload import ElasticModel, ElasticRequest, draw_set
-from builders import (
-    VC,
-    a_cluster,
-    a_trace,
-    at,
-    by,
-    decide,
-    decided,
-    guess,
-    kinds,
-    nodes,
-    part,
-    policy,
-    reason,
-    runs,
-    snap,
-    waits,
-)
 from examples import examples
-from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.reasons.queue import FreeGpus
-from lucid.orchestrator.policies.rounds.expansion import (
-    ElasticJob,
-    EpochTimes,
-    NotEnoughGpus,
-    best_fit,
-    ef_gpus,
-    expand,
-    reduce,
-    rescale,
-)
+from lucid.orchestrator.policies.rounds import expansion, optimus_models
+from lucid.orchestrator.policies.rounds.expansion import ElasticJob, EpochTimes, best_fit, ef_gpus, expand, rescale
 from lucid.orchestrator.policies.rounds.marginal import Claim, OptimusJob, allocate, fair_shares, pick_node
-from lucid.orchestrator.policies.rounds.optimus_models import (
-    POINTS,
-    LossModel,
-    SpeedEstimator,
-    SpeedModel,
-    converged_at,
-    end_epoch,
-    fit_loss,
-    merge_points,
-    next_probe,
-)
-from lucid.orchestrator.registry import make_policy
+from lucid.orchestrator.policies.rounds.optimus_models import LossModel, SpeedModel, end_epoch, fit_loss
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
+from scenes.jobs import VC, by, nodes, runs, waits
+from scenes.plans import decide, decided, guess, kinds, part, policy, reason, snap
+from scenes.replays import a_cluster, a_trace
 from scenes.systems import gpus_given as gpus
 from scenes.systems import room
 
 
-def test_gpus_that_slow_a_job_down_stay_idle() -> None:
+def test_gpus_that_slow_a_job_down_or_save_less_than_a_restart_stay_idle() -> None:
     gained, total = expand([[10.0, 6.0, 7.0, 8.0]], [2], [5.0], 2)
-    assert gained.tolist() == [0]
-    assert total == 0.0
+    assert (gained.tolist(), total) == ([0], 0.0)
     assert expand([[10.0, 6.0]], [1], [5.0], 0)[0].tolist() == [0], "none is idle"
-
-
-def test_a_restart_that_costs_more_than_it_saves_is_not_made() -> None:
-    f = [[10.0, 9.0]]
-    assert expand(f, [1], [3.0], 1)[0].tolist() == [1]
-    assert expand(f, [1], [3.0], 1, restart_s=5.0)[0].tolist() == [0]
-
-
-def test_reduction_refuses_to_take_the_last_gpu() -> None:  # E4
-    with pytest.raises(ValueError, match="can spare 1"):
-        reduce([[2.0, 1.0]], [2], [1.0], 2)
+    for restart_s, more in ((0.0, [1]), (5.0, [0])):
+        assert expand([[10.0, 9.0]], [1], [3.0], 1, restart_s=restart_s)[0].tolist() == more
 
 
 def job(name: str, gpus: int, epochs: float = 10.0) -> ElasticJob:
     return ElasticJob(name, gpus, epochs, 60.0 / np.arange(1, 5))
 
 
-def test_idle_gpus_go_to_waiting_requests_first() -> None:  # E3
-    assert rescale([job("a", 1)], 2, 4).admit == 2
-    assert rescale([job("a", 1)], 3, 4).gpus == {}
-    assert rescale([job("a", 1)], 2, 4).gpus == {"a": 2}  # what then is left expands
+RESCALES: dict[str, tuple[list[ElasticJob], int, int, dict[str, int]]] = {  # E3, E4, E5
+    "idle GPUs go to waiting requests first, what is left expands": ([job("a", 1)], 2, 2, {"a": 2}),
+    "nothing is left": ([job("a", 1)], 3, 3, {}),
+    "running jobs shrink for new requests but keep one GPU": ([job("a", 3), job("b", 1)], 5, 2, {"a": 1}),
+    "nobody can spare one": ([job("a", 1)] * 4, 1, 0, {}),
+    "running jobs grow into idle GPUs": ([job("long", 1, 100.0), job("short", 1, 1.0)], 0, 0, {"long": 3}),
+}
 
 
-def test_running_jobs_shrink_for_new_requests_but_keep_one_gpu() -> None:  # E4, E5
-    plan = rescale([job("a", 3), job("b", 1)], 5, 4)
-    assert plan.admit == 2
-    assert plan.gpus == {"a": 1}
-    assert rescale([job("a", 1)] * 4, 1, 4).admit == 0
+@pytest.mark.parametrize("how", RESCALES)
+def test_of_four_gpus_waiting_requests_get_one_each_and_running_jobs_the_others(how: str) -> None:
+    running, waiting, admit, gpus = RESCALES[how]
+    made = rescale(running, waiting, 4)
+    assert (made.admit, made.gpus) == (admit, gpus)
 
 
-def test_running_jobs_grow_into_idle_gpus() -> None:  # E5
-    plan = rescale([job("long", 1, 100.0), job("short", 1, 1.0)], 0, 4)
-    assert plan.gpus == {"long": 3}
+def test_what_cannot_be_reduced_or_is_not_there_is_refused() -> None:  # E4
+    with pytest.raises(ValueError, match="can spare 1"):
+        expansion.reduce([[2.0, 1.0]], [2], [1.0], 2)
     with pytest.raises(ValueError, match="hold 5"):
         rescale([job("a", 5)], 0, 4)
 
@@ -117,7 +75,7 @@ def test_running_jobs_grow_into_idle_gpus() -> None:  # E5
 def test_placement_gives_each_job_its_gpus_and_oversubscribes_none(free: list[int], need: list[int]) -> None:
     nodes, jobs = dict(enumerate(free)), list(enumerate(need))
     if sum(need) > sum(free):
-        with pytest.raises(NotEnoughGpus):
+        with pytest.raises(expansion.NotEnoughGpus):
             best_fit(nodes, jobs)
         return
     placed = best_fit(nodes, jobs)
@@ -191,7 +149,7 @@ def test_a_loss_curve_never_falls_below_zero_or_rises() -> None:  # O2
 
 
 def test_measured_speeds_come_first() -> None:  # O8
-    estimate = SpeedEstimator("async", 128, {(1, 1): 9.0})
+    estimate = optimus_models.SpeedEstimator("async", 128, {(1, 1): 9.0})
     assert estimate(1, 1) == 9.0
     assert estimate(2, 2) is None
 
@@ -202,24 +160,20 @@ def test_epochs_specified_then_alike_then_fitted_then_guessed() -> None:  # O5
     assert end_epoch(3, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 22
     assert end_epoch(60, epochs=range(9), losses=LossModel(0.5, 1, 0.1).loss(np.arange(9))) == 60
     assert end_epoch(3, epochs=[1], losses=[1.0]) == 23
-    assert converged_at(LossModel(0.01, 0.2, 0.1), 3) is None, "beyond the 100th epoch"
+    assert optimus_models.converged_at(LossModel(0.01, 0.2, 0.1), 3) is None, "beyond the 100th epoch"
 
 
 def test_probing() -> None:  # O9
     rng = np.random.default_rng(0)
     known: list[tuple[int, int]] = []
-    while (point := next_probe(known, rng)) is not None:
+    while (point := optimus_models.next_probe(known, rng)) is not None:
         assert point not in known
         known.append(point)
-    assert len(known) == POINTS
+    assert len(known) == optimus_models.POINTS
     assert any(p != w for p, w in known)
-    p, w = next_probe([], rng, diagonal=True) or (0, 1)
+    p, w = optimus_models.next_probe([], rng, diagonal=True) or (0, 1)
     assert p == w
-    assert merge_points([{(1, 1): 2.0}, {(1, 1): 4.0, (2, 2): 1.0}]) == {(1, 1): 3.0, (2, 2): 1.0}
-
-
-def optimus_job(name: int, epochs: float = 10.0, model: SpeedModel = SYNC) -> OptimusJob:
-    return OptimusJob(name, SERVER, WORKER, epochs, lambda p, w: float(model.speed(p, w)))
+    assert optimus_models.merge_points([{(1, 1): 2.0}, {(1, 1): 4.0, (2, 2): 1.0}]) == {(1, 1): 3.0, (2, 2): 1.0}
 
 
 def test_a_job_offers_its_better_task_a_server_on_ties() -> None:  # O11, O12
@@ -235,7 +189,8 @@ def test_a_job_that_only_slows_down_gets_no_more() -> None:
 
 def test_unknown_speeds_and_finished_jobs_keep_their_pair() -> None:
     unknown = OptimusJob(0, SERVER, WORKER, 10.0, lambda *_: None)
-    allocation = allocate([unknown, optimus_job(1, -3.0)], (99, 99, 9, 9))
+    ended = OptimusJob(1, SERVER, WORKER, -3.0, lambda p, w: float(SYNC.speed(p, w)))
+    allocation = allocate([unknown, ended], (99, 99, 9, 9))
     assert allocation.tasks == {0: (1, 1), 1: (1, 1)}
     assert allocation.unknown == (0,)
 
@@ -260,6 +215,7 @@ def test_a_task_goes_where_most_is_left_and_use_is_even() -> None:  # O19
 
 POLICIES = {"elastic": "elastic", "fcfs": "elastic-fcfs", "ef": "elastic-ef"}
 GROWS = Elastic(8, epochs=10.0)
+TABLE = EpochTable(5.0, tuple(30.0 / g + g for g in range(1, 9)))
 PERFECT = tuple(60.0 / g for g in range(1, 9))
 
 
@@ -276,16 +232,12 @@ def test_the_policy_gives_what_the_arithmetic_gives(rule: str, mix: str, mean_mi
     assert resizes == expected.rescales
 
 
-def plan(
-    name: str, machines: Sequence[Node], entries: Sequence[Pending | Running], now_s: float = 100.0
-) -> PartitionPlan:
-    known = {
-        entry.job.id: structs.replace(guess(600.0), epochs=10.0, epoch_s=PERFECT)
-        if entry.job.elastic
-        else guess(600.0)
-        for entry in entries
-    }
-    return policy(name).plan(snap(100.0, room(machines, entries), predictions=known)).partitions[VC]
+TRAINS = structs.replace(guess(600.0), epochs=10.0, epoch_s=PERFECT)
+
+
+def plan(name: str, machines: Sequence[Node], entries: Sequence[Pending | Running]) -> PartitionPlan:
+    known = {entry.job.id: TRAINS if entry.job.elastic else guess(600.0) for entry in entries}
+    return decide(name, snap(100.0, room(machines, entries), predictions=known))
 
 
 def grows(name: str, where: str, limits: Elastic = GROWS, **rest: Any) -> Running:
@@ -294,20 +246,13 @@ def grows(name: str, where: str, limits: Elastic = GROWS, **rest: Any) -> Runnin
 
 
 def test_a_start_on_all_gpus_says_that_they_were_free() -> None:
-    made = plan("elastic", nodes(1), [waits("a", elastic=GROWS)])
-    assert isinstance(made.decisions["a"], Start)
-    free = reason(made.decisions["a"], FreeGpus)
+    free = reason(plan("elastic", nodes(1), [waits("a", elastic=GROWS)]).decisions["a"], FreeGpus, Start)
     assert (free.needed, free.free) == (8, 8)
 
 
 def test_when_nobody_can_spare_a_gpu_the_line_waits_in_order() -> None:
-    entries = [
-        grows("a", "n1:0"),
-        grows("b", "n1:1"),
-        waits("c", submit_s=2.0, elastic=GROWS),
-        waits("d", elastic=GROWS),
-    ]
-    made = plan("elastic", nodes(1, 2), entries)
+    line = [waits("c", submit_s=2.0, elastic=GROWS), waits("d", elastic=GROWS)]
+    made = plan("elastic", nodes(1, 2), [grows("a", "n1:0"), grows("b", "n1:1"), *line])
     assert made.actions == ()
     assert kinds(made.decisions["d"]) == ["FreeGpus"]  # submitted first
     assert kinds(made.decisions["c"]) == ["BehindHead"]
@@ -323,25 +268,20 @@ def test_a_job_that_is_not_elastic_is_made_room_for() -> None:
     assert "rigid" not in stays.decisions
 
 
+Times = Sequence[tuple[int, float]]
+
+
 def who_grows(
-    seen: tuple[tuple[int, float], ...],
-    preset: Sequence[float] = PERFECT,
-    have: int = 1,
-    done: float = 1.0,
-    epochs: float = 10.0,
+    seen: Times, preset: Sequence[float] = PERFECT, have: int = 1, done: float = 1.0, epochs: float = 10.0
 ) -> str:
     """Two jobs run, one GPU is idle: which of them gets it? ``b`` has five epochs left and would save 150 s. ``a``
     has ``have`` GPUs and has reported these times of an epoch."""
-    a = grows("a", f"n1:0-{have - 1}", progress=Progress(done, seen))
+    a = grows("a", f"n1:0-{have - 1}", progress=Progress(done, tuple(seen)))
     b = grows("b", f"n1:{have}", progress=Progress(5.0))
-    known = {
-        "a": structs.replace(guess(600.0), epochs=epochs, epoch_s=tuple(preset)),
-        "b": structs.replace(guess(600.0), epochs=10.0, epoch_s=PERFECT),
-    }
-    made = policy("elastic").plan(snap(100.0, part(nodes(1, have + 2), (), [a, b]), predictions=known))
-    decisions = made.partitions[VC].decisions
-    (grown,) = decisions
-    assert gpus(made.partitions[VC], grown) == (have if grown == "a" else 1) + 1
+    known = {"a": structs.replace(TRAINS, epochs=epochs, epoch_s=tuple(preset)), "b": TRAINS}
+    made = decide("elastic", snap(100.0, part(nodes(1, have + 2), (), [a, b]), predictions=known))
+    (grown,) = made.decisions
+    assert gpus(made, grown) == (have if grown == "a" else 1) + 1
     return grown
 
 
@@ -366,8 +306,7 @@ def test_what_a_job_has_done_is_no_longer_ahead_of_it() -> None:  # E13, E6
 
 def test_the_job_keeps_those_of_its_gpus_that_it_can() -> None:
     made = plan("elastic", nodes(1, 4), [grows("a", "n1:1-3"), waits("b", elastic=GROWS), waits("c", elastic=GROWS)])
-    shrunk = decided(made, "a", Resize)
-    assert set(shrunk.placement[0].gpus) < {1, 2, 3}
+    assert set(decided(made, "a", Resize).placement[0].gpus) < {1, 2, 3}
 
 
 @pytest.mark.parametrize("name", POLICIES.values())
@@ -376,42 +315,35 @@ def test_mixed_sets_run_to_their_end_safely(name: str) -> None:
     check of every cycle judges."""
     for seed in range(12):
         rng = random.Random(seed)
-        machines = tuple(
+        machines = [
             Node(f"n{i}", rng.choice([2, 4]), cpus=rng.choice([0, 8]), available=i == 0 or rng.random() > 0.2)
             for i in range(3)
-        )
+        ]
         items = []
         for number in range(12):
             low = rng.choice([1, 1, 2])
             limits = Elastic(rng.randint(low, 8), low, epochs=5.0) if rng.random() < 0.75 else None
-            table = tuple(30.0 / g + g for g in range(1, 9))
             submit_s, cpus = rng.choice([0.0, 50.0]) * number, rng.choice([0, low, 2 * low])
             item = by(f"j{number}", low, 150.0, submit_s, rank=number, cpus=cpus, elastic=limits)
-            items.append(replace(item, learning=EpochTable(5.0, table)) if limits else item)
+            items.append(replace(item, learning=TABLE) if limits else item)
         trace = a_trace(*items)
         predictor = OraclePredictor(trace)
         cluster = a_cluster(trace, {VC: machines}, profiled=lambda job: False)
-        made = run(cluster, make_policy(name, PolicySettings(), predictor), predictor)
+        made = run(cluster, policy(name, predictor), predictor)
         assert all(o.end_s > 0 for o in made.outcomes), f"seed {seed}"
 
 
 def test_reported_times_alone_let_a_job_grow() -> None:
     """Without preset times, a report of one size is no reason to believe that every other size is slower."""
-    entry = replace(grows("a", "n1:0,1"), progress=Progress(1.0, ((2, 1.0),)))
-    known = {"a": guess(600.0)}
-    made = policy("elastic").plan(snap(100.0, part(nodes(2, 4), [], [entry]), predictions=known)).partitions[VC]
-    assert gpus(made, "a") == 8
+    entry = grows("a", "n1:0,1", progress=Progress(1.0, ((2, 1.0),)))
+    now = snap(100.0, part(nodes(2, 4), running=[entry]), predictions={"a": guess(600.0)})
+    assert gpus(decide("elastic", now), "a") == 8
 
 
 def test_a_job_that_reports_more_epochs_than_its_user_said_stays_within_its_limits() -> None:
-    limits = Elastic(2, epochs=3.0)
-    entry = replace(
-        runs("a", "n1:0"), job=replace(waits("a", 1).job, elastic=limits), progress=Progress(5.0, ((1, 10.0),))
-    )
-    others = [
-        replace(entry, job=replace(entry.job, id=f"o{i}", elastic=Elastic(8, epochs=9.0)), placement=at(f"n1:{i}"))
-        for i in (1, 2)
-    ]
+    said = Progress(5.0, ((1, 10.0),))
+    others = [grows(f"o{i}", f"n1:{i}", Elastic(8, epochs=9.0), progress=said) for i in (1, 2)]
+    entry = grows("a", "n1:0", Elastic(2, epochs=3.0), progress=said)
     made = decide("elastic", snap(600.0, part(nodes(2, 4), running=[entry, *others])))
     assert "a" not in made.decisions
     assert made.actions, "the others grow"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -16,52 +15,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from applications import INIT, MODEL
-from builders import (
-    VC,
-    FixedPredictor,
-    Tape,
-    a_cluster,
-    a_trace,
-    at,
-    by,
-    check_plan,
-    decided,
-    elastic,
-    nodes,
-    part,
-    policy,
-    reason,
-    runs,
-    snap,
-    waits,
-)
 from examples import examples
 from lucid.core.decision import Action, Decided, Hold, PartitionPlan, Resize, Start, decision_to_dict
 from lucid.core.placement import placement_gpus
-from lucid.core.ports import Predictor
 from lucid.core.reasons.queue import Allotted, NextRound, Preempted, TooLarge
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
-from lucid.orchestrator.policies.rounds import pollux
-from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, SearchResult, _squeeze, search
-from lucid.orchestrator.policies.rounds.goodput import (
-    BatchLimits,
-    FitObjective,
-    GoodputModel,
-    GradParams,
-    Observations,
-    PerfParams,
-    fit_perf_params,
-)
+from lucid.orchestrator.policies.rounds import goodput, pollux
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _squeeze, search
+from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GoodputModel, GradParams, Observations, PerfParams
 from lucid.orchestrator.policies.rounds.population import Layout
 from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, growth_cap, restart_factors
 from lucid.orchestrator.rounds import Round
-from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.record import TraceJob
+from scenes.jobs import VC, at, by, elastic, nodes, runs, waits
+from scenes.plans import FixedPredictor, check_plan, decide, decided, part, policy, reason, snap
+from scenes.replays import a_cluster, a_trace, replay
 from scenes.systems import AGENTS_LIMITS as LIMITS
-from scenes.systems import RESIZES, holds, wants
+from scenes.systems import RESIZES, gpus_given, holds, wants
 
 PERF = PerfParams(0.1, 0.005, 0.3, 0.02, 0.05, 0.004, 2.0)
 OWN_MODEL = GoodputModel(PERF, GradParams(1.0, 10.0), 64)
@@ -94,6 +67,8 @@ def test_wrong_arguments_are_refused() -> None:
         Observations.from_columns([1], [1, 2], [1], [1], [1])
     with pytest.raises(ValueError, match="above 0"):
         Observations.from_columns([1], [1], [1], [0.0], [1])
+    with pytest.raises(ValueError, match="2 jobs on 1 nodes"):
+        search(table(2, 2, 4), [4], np.zeros((1, 1)), np.ones(2), np.random.default_rng(0))
 
 
 def observe(perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, ...] = (16, 32, 64)) -> Observations:
@@ -106,7 +81,7 @@ def observe(perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, .
 def test_the_gradient_is_that_of_the_objective() -> None:  # P16
     seen = observe(PERF, [(1, 1), (1, 4), (2, 4), (4, 16)])
     at = np.array([0.12, 0.004, 0.2, 0.03, 0.06, 0.01, 1.7])
-    objective = FitObjective(seen)
+    objective = goodput.FitObjective(seen)
     value, gradient = objective(at)
     for index in range(7):
         up = at.copy()
@@ -115,15 +90,15 @@ def test_the_gradient_is_that_of_the_objective() -> None:  # P16
 
 
 def test_priors_hold_what_was_not_seen() -> None:  # P17-P19
-    alone = fit_perf_params(observe(PERF, [(1, 1)])).params
+    alone = goodput.fit_perf_params(observe(PERF, [(1, 1)])).params
     assert max(alone.alpha_n, alone.beta_n, alone.alpha_r, alone.beta_r) <= 1.2e-8
-    two = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (2, 2)])).params
+    two = goodput.fit_perf_params(observe(PERF, [(1, 1), (1, 2), (2, 2)])).params
     assert max(two.beta_n, two.beta_r) <= 1.2e-8
     assert two.alpha_r > 1e-3
-    one_node = fit_perf_params(observe(PERF, [(1, 1), (1, 2), (1, 4)])).params
+    one_node = goodput.fit_perf_params(observe(PERF, [(1, 1), (1, 2), (1, 4)])).params
     assert one_node.alpha_n == pytest.approx(1.1 * one_node.alpha_r)
     assert one_node.beta_n == pytest.approx(1.1 * one_node.beta_r)
-    one_size = fit_perf_params(observe(PERF, [(1, 1), (1, 2)], (32,))).params
+    one_size = goodput.fit_perf_params(observe(PERF, [(1, 1), (1, 2)], (32,))).params
     assert one_size.alpha_c == pytest.approx((0.1 + 0.005 * 32) / 2)
 
 
@@ -153,9 +128,7 @@ def test_power_mean() -> None:  # P24
     assert Objective(p=-1, offset=0).fitness(x)[0] == pytest.approx(1.6)
     assert Objective(p=0).fitness(x)[0] == pytest.approx(2.0)
     assert Objective(p=-20, offset=0).fitness(x)[0] == pytest.approx(1.0, rel=0.1)
-
-
-def test_speedups_are_scaled_before_the_offset_is_added() -> None:  # P24
+    # speedups are scaled before the offset is added
     x, parts = np.array([[1.0, 4.0, 0.0]]), [0.25 + 1e-3, 1.0 + 1e-3, 1e-3]
     scaled = Objective(p=-1, offset=1e-3, scale=0.25)
     assert scaled.fitness(x)[0] == pytest.approx(3 / sum(1 / part for part in parts))
@@ -200,12 +173,7 @@ def test_search_finds_the_exhaustive_optimum(seed: int, p: float) -> None:  # P2
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 12),
-    st.lists(st.integers(0, 8), min_size=1, max_size=5),
-    st.booleans(),
-)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.lists(st.integers(0, 8), min_size=1, max_size=5), st.booleans())
 def test_every_individual_obeys_the_rules(seed: int, jobs: int, capacity: list[int], seeds: bool) -> None:
     rng = np.random.default_rng(seed)
     t = table(min(jobs, 6), 5, max(1, sum(capacity)))
@@ -216,13 +184,6 @@ def test_every_individual_obeys_the_rules(seed: int, jobs: int, capacity: list[i
     for individual in found.population:
         allocation = np.array([[(row == j).sum() for row in individual] for j in range(n)])
         assert legal(allocation, capacity, t.most)
-
-
-def test_no_jobs_and_wrong_shapes() -> None:
-    nothing = search(SpeedupTable([], 4), [4], np.zeros((0, 1)), np.zeros(0), np.random.default_rng(0))
-    assert nothing.allocation.shape == (0, 1)
-    with pytest.raises(ValueError, match="2 jobs on 1 nodes"):
-        search(table(2, 2, 4), [4], np.zeros((1, 1)), np.ones(2), np.random.default_rng(0))
 
 
 def test_the_search_begins_with_the_last_population_and_ends_when_nothing_gets_better() -> None:  # P27
@@ -236,12 +197,12 @@ def test_the_search_begins_with_the_last_population_and_ends_when_nothing_gets_b
     assert again.generations == 0
     one = search(table(1, 1, 1), [1], [[0]], [1.0], np.random.default_rng(0), options=SearchOptions(patience=3))
     assert one.generations == 3, "the greedy seed is the optimum"
-    worse = [
-        search(t, rooms, base, np.ones(6), np.random.default_rng(3), options=SearchOptions(8, g, 99, seeds=False))
-        for g in (0, 40)
-    ]
-    assert worse[1].fitness > worse[0].fitness
-    assert worse[1].generations == 40
+    at_random = [SearchOptions(8, generations, 99, seeds=False) for generations in (0, 40)]
+    worse, better = (search(t, rooms, base, np.ones(6), np.random.default_rng(3), options=o) for o in at_random)
+    assert better.fitness > worse.fitness
+    assert better.generations == 40
+    nothing = search(SpeedupTable([], 4), [4], np.zeros((0, 1)), np.zeros(0), np.random.default_rng(0))
+    assert nothing.allocation.shape == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -261,17 +222,10 @@ def test_the_search_goes_the_way_that_it_always_went(
     rng = np.random.default_rng(count)
     jobs = [PolluxJob(i, None, None, int(rng.integers(1, 9))) for i in range(count)]
     base, before = np.zeros((count, len(capacity)), dtype=np.intp), None
+    made, goal, options = SpeedupTable(jobs, sum(capacity)), Objective(p=-1), SearchOptions(seeds=False)
     for seed in range(3):
-        found = search(
-            SpeedupTable(jobs, sum(capacity)),
-            capacity,
-            base,
-            np.full(count, 0.75),
-            np.random.default_rng(seed),
-            objective=Objective(p=-1),
-            options=SearchOptions(seeds=False),
-            previous=before,
-        )
+        asked = (made, capacity, base, np.full(count, 0.75), np.random.default_rng(seed))
+        found = search(*asked, objective=goal, options=options, previous=before)
         base, before = found.allocation, found.population
     assert before is not None
     prints = [zlib.crc32(array.astype(kind).tobytes()) for array, kind in ((before, "<i4"), (base, "<i8"))]
@@ -300,15 +254,12 @@ def test_counts_and_squeezing_against_plain_python(seed: int, width: int, nodes:
 
 
 def test_what_an_earlier_table_worked_out_is_what_a_new_one_would() -> None:
-    limits = BatchLimits(64, 2048, 8, 128)
-    models = [
-        GoodputModel(PerfParams(0.1, 0.01, 0.3, 0.01, 0.1, 0.01, 1.5), GradParams(1.0, float(noise)), 64)
-        for noise in (2, 9)
-    ]
+    perf = PerfParams(0.1, 0.01, 0.3, 0.01, 0.1, 0.01, 1.5)
+    models = [GoodputModel(perf, GradParams(1.0, noise), 64) for noise in (2.0, 9.0)]
     cells = np.array([[0], [1]]), np.array([[0, 1, 1]]), np.array([[1, 5, 8]])
 
     def jobs(*made: GoodputModel) -> list[PolluxJob]:
-        return [PolluxJob(i, model, limits, 8) for i, model in enumerate(made)]
+        return [PolluxJob(i, model, BATCHES, 8) for i, model in enumerate(made)]
 
     first = SpeedupTable(jobs(*models), 16)
     first(*cells)
@@ -322,7 +273,7 @@ def test_what_an_earlier_table_worked_out_is_what_a_new_one_would() -> None:
 
 def plan(name: str, partition: Partition, now_s: float = 600.0, memory: object = None, **rest: Any) -> PartitionPlan:
     snapshot = replace(snap(now_s, partition), memory={} if memory is None else {VC: memory})
-    made = policy(name, **rest).plan(snapshot).partitions[VC]
+    made = decide(name, snapshot, **rest)
     check_plan(partition, made, RESIZES)
     return made
 
@@ -333,37 +284,32 @@ ALL = ("pollux", "optimus", "optimus-fitted")
 @pytest.mark.parametrize("name", ALL)
 def test_between_rounds_everybody_waits_and_the_memory_is_passed_on(name: str) -> None:
     made = plan(name, part(nodes(1, 4), [wants("a")]), 601.0, memory=Round(rest="kept"), pollux={"interval_s": 60.0})
-    assert isinstance(made.decisions["a"], Hold)
-    assert reason(made.decisions["a"], NextRound).at_s == made.wake_s
+    assert reason(made.decisions["a"], NextRound, Hold).at_s == made.wake_s
     assert made.wake_s == (660.0 if name == "pollux" else 1200.0)
     assert isinstance(made.memory, Round)
     assert made.memory.rest == "kept"
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_cluster_that_cannot_is_named_with_what_it_lacks(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"policy '{name}' needs .*resize.* does not offer .*it offers preempt"):
-        run(a_cluster(a_trace(by("a"))), policy(name), FixedPredictor())
-
-
-def test_pollux_needs_agents_too() -> None:
-    with pytest.raises(ConfigError, match="needs adapt, which"):
-        run(a_cluster(a_trace(elastic("a"))), policy("pollux"), FixedPredictor())
+@pytest.mark.parametrize(
+    ("name", "job", "words"),
+    [(name, by("a"), f"policy '{name}' needs .*resize.* does not offer .*it offers preempt") for name in ALL]
+    + [("pollux", elastic("a"), "needs adapt, which")],
+)
+def test_a_cluster_that_cannot_is_named_with_what_it_lacks(name: str, job: TraceJob, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(a_cluster(a_trace(job)), policy(name), FixedPredictor())
 
 
 def test_a_new_job_gets_one_gpu() -> None:
     made = plan("pollux", part(nodes(2, 4), [wants("a")]))
-    start = decided(made, "a", Start)
-    assert placement_gpus(start.placement) == 1
-    assert reason(start, Allotted).most == 1
+    assert (gpus_given(made, "a"), reason(made.decisions["a"], Allotted, Start).most) == (1, 1)
 
 
 @pytest.mark.parametrize(("seen", "most"), [((1,), 2), ((1, 2), 4), ((1, 4), 8)])
 def test_a_job_grows_to_twice_what_it_ever_had(seen: tuple[int, ...], most: int) -> None:
     made = plan("pollux", part(nodes(3, 4), running=[holds("a", "n1:0", seen)]), 6000.0)
-    resize = decided(made, "a", Resize)
-    assert placement_gpus(resize.placement) == most
-    assert at("n1:0")[0].mask & dict(resize.placement).get("n1", 0) or most > 4
+    assert gpus_given(made, "a") == most
+    assert at("n1:0")[0].mask & dict(decided(made, "a", Resize).placement).get("n1", 0) or most > 4
 
 
 def test_a_resize_comes_with_the_batch_of_the_most_goodput() -> None:
@@ -383,41 +329,29 @@ def test_a_job_that_restarted_all_the_time_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", ["pollux", "optimus"])
 def test_jobs_that_are_not_elastic_stay_and_new_ones_find_room(name: str) -> None:
-    rigid = runs("r", "n1:0-1")
-    made = plan(name, part(nodes(1, 4), [waits("q", 1), wants("a")], [rigid]), 600.0)
-    assert "r" not in made.decisions
-    assert isinstance(made.decisions["q"], Start)
-    assert isinstance(made.decisions["a"], Start)
+    made = plan(name, part(nodes(1, 4), [waits("q", 1), wants("a")], [runs("r", "n1:0-1")]), 600.0)
+    assert {name: type(decision) for name, decision in made.decisions.items()} == {"q": Start, "a": Start}
 
 
-def test_elastic_jobs_give_way_to_one_that_is_not_and_waits() -> None:
+def test_elastic_jobs_give_way_to_one_that_is_not_and_waits_which_takes_no_more_than_its_share() -> None:
     made = plan("pollux", part(nodes(1, 4), [waits("q", 2)], [holds("a", "n1:0-3", (4,))]))
-    assert isinstance(made.decisions["q"], Start)
-    resize = decided(made, "a", Resize)
-    assert placement_gpus(resize.placement) <= 2
-
-
-def test_jobs_that_are_not_elastic_do_not_take_more_than_their_share() -> None:
-    made = plan(
-        "pollux",
-        part(nodes(1, 4), [waits("q", 2)], [runs("r", "n1:0-1"), *(holds(f"e{i}", f"n1:{i}") for i in (2, 3))]),
-    )
-    hold = decided(made, "q", Hold)
-    assert reason(hold, Preempted).quota == 0
+    assert (gpus_given(made, "q"), gpus_given(made, "a") <= 2) == (2, True)
+    standing = [runs("r", "n1:0-1"), *(holds(f"e{i}", f"n1:{i}") for i in (2, 3))]
+    made = plan("pollux", part(nodes(1, 4), [waits("q", 2)], standing))
+    assert reason(made.decisions["q"], Preempted, Hold).quota == 0
 
 
 def test_what_never_fits_says_so() -> None:
     made = plan("pollux", part(nodes(1, 4), [waits("q", 5), wants("a")]))
     assert reason(made.decisions["q"], TooLarge)
-    assert isinstance(made.decisions["a"], Start)
+    assert decided(made, "a", Start)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_job_leaves_a_node_that_is_drained(name: str) -> None:
     machines = (*nodes(1, 4), *nodes(1, 4, prefix="d", available=False))
     made = plan(name, part(machines, running=[holds("a", "d1:0-1", (2,))]), 6000.0)
-    decision = decided(made, "a", Resize)
-    assert [p.node for p in decision.placement] == ["n1"]
+    assert [p.node for p in decided(made, "a", Resize).placement] == ["n1"]
 
 
 def test_host_memory_limits_what_a_node_gives() -> None:
@@ -428,32 +362,23 @@ def test_host_memory_limits_what_a_node_gives() -> None:
     assert decision is None or all(p.mask.bit_count() <= 2 for p in decision.placement)  # type: ignore[union-attr]
 
 
-def test_the_same_snapshot_gives_the_same_plan_and_memory_is_only_a_start() -> None:
-    partition = part(nodes(4, 4), [wants("n")], [holds(f"j{i}", f"n{i}:0-1", (2,)) for i in (1, 2, 3)])
-    first, second = plan("pollux", partition), plan("pollux", partition)
-    assert first.decisions == second.decisions
-    again = plan("pollux", partition, 660.0, memory=first.memory)
-    assert again.decisions.keys() >= {"n"}
-    assert plan("pollux", part(nodes(3, 4), [wants("n")]), 660.0, memory=first.memory).decisions.keys() == {"n"}
+OFTEN = {"interval_s": 60.0}
 
 
 def test_optimus_gives_gpus_to_whom_they_save_the_most_time() -> None:
-    short, long = elastic("short", epochs=2), elastic("long", epochs=50)
-    done = replay_elastic("optimus", a_trace(short, long), {VC: nodes(1, 4)}, OraclePredictor(a_trace(short, long)))
-    outcomes, tape = done
+    trace = a_trace(elastic("short", epochs=2), elastic("long", epochs=50))
+    outcomes, tape = replay("optimus", trace, {VC: nodes(1, 4)}, predictor=OraclePredictor(trace), optimus=OFTEN)
     first = {a.job_id: gpus_of(a) for _, a in tape.actions("short") + tape.actions("long")[:1]}
     assert first == {"short": 1, "long": 3}
     assert outcomes["long"].resizes == 1, "it takes the GPU of the other one"
 
 
 def test_optimus_fitted_tries_jobs_out_and_learns_from_those_that_ended() -> None:
-    jobs = [
-        elastic(f"j{i}", submit_s=4000.0 * i, epochs=20, name="same", table=[100.0 / g**0.8 for g in range(1, 9)])
-        for i in range(3)
-    ]
-    outcomes, tape = replay_elastic("optimus-fitted", a_trace(*jobs), {VC: nodes(2, 4)}, FixedPredictor())
-    tried = {gpus_of(a) for _, a in tape.actions("j0")}
-    assert len(tried) >= 4
+    rest: dict[str, Any] = {"epochs": 20, "name": "same", "table": [100.0 / g**0.8 for g in range(1, 9)]}
+    jobs = [elastic(f"j{i}", submit_s=4000.0 * i, **rest) for i in range(3)]
+    machines = {VC: nodes(2, 4)}
+    outcomes, tape = replay("optimus-fitted", a_trace(*jobs), machines, predictor=FixedPredictor(), optimus=OFTEN)
+    assert len({gpus_of(a) for _, a in tape.actions("j0")}) >= 4
     assert outcomes["j2"].jct_s < 0.8 * outcomes["j0"].jct_s
 
 
@@ -462,35 +387,23 @@ def gpus_of(action: Action) -> int:
     return placement_gpus(action.decision.placement)
 
 
-def replay_elastic(
-    name: str, trace: Trace, layout: Mapping[str, Any], predictor: Predictor
-) -> tuple[dict[str, JobOutcome], Tape]:
-    made = policy(name, predictor, optimus={"interval_s": 60.0})
-    tape = Tape()
-    cluster = a_cluster(trace, layout, agents="adapt" in made.needs)
-    return {o.job.id: o for o in run(cluster, made, predictor, tape).outcomes}, tape
-
-
-class Spy:
-    """Passes on what the policy asks of the search, and keeps it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[dict[str, Any]] = []
-        monkeypatch.setattr(pollux, "search", self)
-
-    def __call__(self, *args: Any, **asked: Any) -> SearchResult:
-        self.asked.append(asked)
-        return search(*args, **asked)
+LITTLE = {"population": 4, "generations": 5, "greedy_seeds": False}
 
 
 def test_the_search_is_asked_for_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:  # P24, P27, P28
-    spy, partition = Spy(monkeypatch), part(nodes(2, 4), running=[holds("a", "n1:0", (2,))])
-    effort = {"population": 8, "generations": 5, "patience": 3, "greedy_seeds": False}
-    plan("pollux", partition, pollux={"p": -2.0, "avoid_interference": False, **effort})
+    seen: list[dict[str, Any]] = []
+
+    def spied(*args: Any, **asked: Any) -> Any:
+        seen.append(asked)
+        return search(*args, **asked)
+
+    monkeypatch.setattr(pollux, "search", spied)
+    partition = part(nodes(2, 4), running=[holds("a", "n1:0", (2,))])
+    plan("pollux", partition, pollux={"p": -2.0, "avoid_interference": False, "patience": 3, **LITTLE})
     plan("pollux", partition)
-    chosen, default = spy.asked
+    chosen, default = seen
     assert chosen["objective"] == Objective(p=-2.0, offset=1e-3, scale=2 / 8), "nodes / GPUs"
-    assert chosen["options"] == SearchOptions(population=8, generations=5, patience=3, seeds=False)
+    assert chosen["options"] == SearchOptions(population=4, generations=5, patience=3, seeds=False)
     assert not chosen["avoid_interference"]
     assert default["objective"] == Objective(p=-1.0, offset=1e-3, scale=2 / 8)
     assert (default["options"].population, default["options"].generations) == (100, 100)
@@ -499,20 +412,18 @@ def test_the_search_is_asked_for_what_the_settings_say(monkeypatch: pytest.Monke
 
 def test_the_next_round_goes_on_from_the_last_population() -> None:  # P27
     """With no generation of its own, a round finds what the last one found, under whatever numbers jobs then have."""
-    held = [holds(f"j{i}", f"n{i}:0", (4,)) for i in (1, 2, 3)]
-    machines = nodes(3, 4)
-    first = plan("pollux", part(machines, running=held), 6000.0)
-    found = {name: decision.placement for name, decision in first.decisions.items() if isinstance(decision, Resize)}
-    assert len(found) == 3
-    lazy = {"population": 4, "generations": 0, "greedy_seeds": False}
-    again = plan("pollux", part(machines, running=held[::-1]), 6060.0, memory=first.memory, pollux=lazy)
-    later = {name: decision.placement for name, decision in again.decisions.items() if isinstance(decision, Resize)}
-    assert {n: placement_gpus(p) for n, p in later.items()} == {n: placement_gpus(p) for n, p in found.items()}
-    assert [p.node for p in later["j1"]] == [p.node for p in found["j1"]]
-    alone = plan("pollux", part(machines, running=held[1:]), 6060.0, memory=first.memory, pollux=lazy)
-    kept = {n: d.placement for n, d in alone.decisions.items() if isinstance(d, Resize)}
-    assert kept.keys() == {"j2", "j3"}
-    assert all(placement_gpus(kept[n]) >= placement_gpus(found[n]) for n in kept), "the other left GPUs, not jobs"
+    held, lazy = [holds(f"j{i}", f"n{i}:0", (4,)) for i in (1, 2, 3)], {**LITTLE, "generations": 0}
+    first = plan("pollux", part(nodes(3, 4), running=held), 6000.0)
+    again, alone = (
+        plan("pollux", part(nodes(3, 4), running=some), 6060.0, memory=first.memory, pollux=lazy)
+        for some in (held[::-1], held[1:])
+    )
+    found = {name: gpus_given(first, name) for name in ("j1", "j2", "j3")}
+    assert {name: gpus_given(again, name) for name in again.decisions} == found
+    was, now = ([p.node for p in decided(made, "j1", Resize).placement] for made in (first, again))
+    assert was == now
+    assert alone.decisions.keys() == {"j2", "j3"}
+    assert all(gpus_given(alone, n) >= found[n] for n in alone.decisions), "the other left GPUs, not jobs"
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -532,8 +443,7 @@ def test_a_job_on_several_nodes_closes_them_to_others_of_its_kind(start: bool) -
     line = [waits("r", 2, min_nodes=2)] if start else []
     for avoid, count in [(True, 1), (False, 2)]:
         made = plan("pollux", part(nodes(2, 4), line, [grown, *rigid]), 60000.0, pollux={"avoid_interference": avoid})
-        resize = decided(made, "a", Resize)
-        assert len(resize.placement) == count
+        assert len(decided(made, "a", Resize).placement) == count
     on_one = decided(plan("pollux", part(nodes(2, 4), running=[grown, runs("r", "n1:0")]), 60000.0), "a", Resize)
     assert len(on_one.placement) == 2, "a job on one node closes nothing"
 
@@ -542,18 +452,14 @@ def test_a_job_on_several_nodes_closes_them_to_others_of_its_kind(start: bool) -
 def test_a_pinned_job_is_worth_what_its_own_batch_brings(pinned: bool) -> None:  # P29
     """Gradients with little noise make small batches best, and it was submitted with a larger one."""
     little = (100.0, 1.0)
-    entry = holds("a", "n1:0", (1,), submit_s=0.0)
+    entry = holds("a", "n1:0", limits=replace(LIMITS, batch=512, pinned=pinned))
     assert entry.progress is not None
-    progress = replace(entry.progress, gradient=little)
-    limits = replace(LIMITS, batch=512, pinned=pinned)
-    entry = replace(entry, job=replace(entry.job, elastic=limits), progress=progress)
-    made = plan("pollux", part(nodes(1, 4), running=[entry]), 6000.0)
-    found = reason(made.decisions["a"], Allotted)
+    entry = replace(entry, progress=replace(entry.progress, gradient=little))
+    found = reason(plan("pollux", part(nodes(1, 4), running=[entry]), 6000.0).decisions["a"], Allotted)
     assert found.gpus == 2
     model = MODEL._replace(grad=GradParams(*little))
-    moved = 6000.0 / 6030.0
     if pinned:
         two, four = (float(model.throughput(1, g, 128, 512 // (128 * g) - 1)) for g in (2, 4))
     else:
         two, four = (float(model.goodput(1, g, INIT // g, 0)) for g in (2, 4))
-    assert found.value == pytest.approx(moved * two / four)
+    assert found.value == pytest.approx(6000.0 / 6030.0 * two / four)

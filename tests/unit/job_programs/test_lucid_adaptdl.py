@@ -51,35 +51,24 @@ class Agent:
         return self.call("PUT", "/hints/slurm/7", json.dumps(said).encode())[0]
 
 
-class Job(Agent):
-    """A running one."""
-
-    def __init__(self, root: Path, reports: Path, **more: str) -> None:
-        wait = "import os, time; print(os.environ['ADAPTDL_SUPERVISOR_URL'], flush=True); time.sleep(120)"
-        self.process = subprocess.Popen(
-            [PYTHON, "-BS", str(RUN), "--adaptdl", "--checkpoints", str(root), *python(wait)],
-            stdout=subprocess.PIPE, text=True,
-            env=environ(LUCID_REPORTS=str(reports), **{"SLURM_GPUS_ON_NODE": "1", **more}),
-        )  # fmt: skip
-        super().__init__(self.process.stdout.readline().strip(), reports / HOME / "7.json")
-
-
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def job(tmp_path: Path) -> Iterator[Agent]:
+    """Of a job that runs, and goes on to its end."""
     for name in ("root", "reports"):
         (tmp_path / name).mkdir()
-    made = Job(tmp_path / "root", tmp_path / "reports")
-    yield made
-    with made.process:
-        made.process.kill()
+    wait = "import os, time; print(os.environ['ADAPTDL_SUPERVISOR_URL'], flush=True); time.sleep(120)"
+    command = [PYTHON, "-BS", str(RUN), "--adaptdl", "--checkpoints", str(tmp_path / "root"), *python(wait)]
+    env = environ(LUCID_REPORTS=str(tmp_path / "reports"), SLURM_GPUS_ON_NODE="1")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        yield Agent(process.stdout.readline().strip(), tmp_path / "reports" / HOME / "7.json")
+        status = process.poll()
+        process.kill()
+    assert status is None
 
 
 def test_each_replica_has_what_adaptdl_reads(tmp_path: Path) -> None:
-    done = run(
-        "--adaptdl", "--checkpoints", str(tmp_path), *SHOW,
-        CUDA_VISIBLE_DEVICES="2,5", SLURM_RESTART_COUNT="4", ADAPTDL_NUM_REPLICAS="9", https_proxy="http://proxy:1",
-    )  # fmt: skip
-    ranks = shown(done)
+    told = {"CUDA_VISIBLE_DEVICES": "2,5", "SLURM_RESTART_COUNT": "4", "ADAPTDL_NUM_REPLICAS": "9"}
+    ranks = shown(run("--adaptdl", "--checkpoints", str(tmp_path), *SHOW, **told, https_proxy="http://proxy:1"))
     for rank, one in enumerate(ranks):
         found = {name: value for name, value in one.items() if name.startswith("ADAPTDL_")}
         assert found.pop("ADAPTDL_SUPERVISOR_URL").startswith("http://127.0.0.1:")
@@ -97,19 +86,16 @@ def test_each_replica_has_what_adaptdl_reads(tmp_path: Path) -> None:
     assert all(Path(ranks[0][f"ADAPTDL_{name}_PATH"]).is_dir() for name in ("CHECKPOINT", "SHARE"))
 
 
-def test_adaptdl_without_a_folder_is_refused_with_a_remedy() -> None:
+def test_adaptdl_without_a_folder_or_with_a_minimal_python_is_refused_with_a_remedy(tmp_path: Path) -> None:
     done = run("--adaptdl", "true")
     assert (done.returncode, "--adaptdl needs --checkpoints" in done.stderr) == (2, True)
-
-
-def test_a_minimal_python_is_refused_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "socketserver.py").write_text("raise ModuleNotFoundError(name='socketserver')")
     done = run("--adaptdl", "--checkpoints", str(tmp_path), "true", PYTHONPATH=str(tmp_path))
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "has no socketserver: call lucid_run.py with the Python of your training program" in done.stderr
 
 
-def test_the_agents_hints_become_a_report_that_lucidd_reads(job: Job) -> None:
+def test_the_agents_hints_become_a_report_that_lucidd_reads(job: Agent) -> None:
     assert json.loads(job.call("GET", "/discover/slurm/7/0")[1]) == ["127.0.0.1"]
     assert job.put(HINTS) == 200
     progress = said_in(job.report.read_bytes()).progress
@@ -119,14 +105,13 @@ def test_the_agents_hints_become_a_report_that_lucidd_reads(job: Job) -> None:
     assert told["epochs"] == 0.0
 
 
-def test_rubbish_is_refused_and_the_job_goes_on(job: Job) -> None:
+def test_rubbish_is_refused_and_the_job_goes_on(job: Agent) -> None:
     for body in (b"", b"{", b"\xff\xfe", b"[" * 50_000, b"7", b'"x"', b"[1]", b"null"):
         assert job.call("PUT", "/hints/slurm/7", body)[0] == 400, body[:9]
     assert job.call("PUT", "/hints/slurm/7", b" " * 70_000)[0] == 413
     assert job.call("PUT", "/hints/slurm/7", b"x", **{"Content-Length": "-4"})[0] == 411
-    assert job.call("PUT", "/elsewhere", b"{}")[0] == 404
-    assert job.call("GET", "/../../etc/passwd")[0] == 404
-    assert job.call("BREW", "/hints/slurm/7")[0] == 501
+    paths = (("PUT", "/elsewhere"), ("GET", "/../../etc/passwd"), ("BREW", "/hints/slurm/7"))
+    assert [job.call(method, path, b"{}")[0] for method, path in paths] == [404, 404, 501]
     with job.line() as raw:
         raw.sendall(b"\x00" * 100_000)
     with closing(http.client.HTTPConnection(job.url.netloc, timeout=20)) as guessed:
@@ -134,7 +119,6 @@ def test_rubbish_is_refused_and_the_job_goes_on(job: Job) -> None:
         assert guessed.getresponse().status == 404, "another user of the node does not know the random part"
     assert not job.report.exists()
     assert job.put(HINTS) == 200
-    assert job.process.poll() is None
 
 
 def test_slow_clients_do_not_keep_the_agent_from_reporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,6 +19,7 @@ from test_lucid_run import PYTHON, RUN, environ
 
 import lucid_report
 from lucid import untrusted
+from lucid.core.job import Progress
 from lucid.slurm.elastic.reports import Reports, said_in
 from scenes.jobs import HOME
 
@@ -33,11 +35,7 @@ def call(
         command = [PYTHON, "-IB", str(REPORT), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     out, err = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, env, clear=True),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with patch.dict(os.environ, env, clear=True), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = lucid_report.main(list(words))
         except SystemExit as ended:
@@ -45,46 +43,52 @@ def call(
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def test_it_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
-    assert call(tmp_path, "--epochs", "1", process=True).returncode == 0
-    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 1.0
-    refused = call(tmp_path / "none", "--epochs", "1", process=True)
-    assert (refused.returncode, refused.stderr.count("not reported")) == (1, 1)
+def told_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / HOME / "7.json").read_text())
+    return found
+
+
+def read_in(folder: Path) -> Progress:
+    """What lucidd makes of it."""
+    return said_in((folder / HOME / "7.json").read_bytes()).progress
 
 
 def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
-    assert call(tmp_path, "--epochs", "1", "--epoch-s", "40", "--loss", "0.5", "--batch", "256").returncode == 0
+    first = call(tmp_path, "--epochs", "1", "--epoch-s", "40", "--loss", "0.5", "--batch", "256", process=True)
+    assert first.returncode == 0, "it runs as a program of its own"
     assert call(tmp_path, "--epochs", "2", "--epoch-s", "30", "--loss", "0.3", LUCID_NODES="1").returncode == 0
     assert call(tmp_path, "--epochs", "3", "--epoch-s", "29", "--gpus", "2").returncode == 0
-    found = Reports(str(tmp_path)).report_of("7", os.getuid(), 5.0)
+    reports, me = Reports(str(tmp_path)), os.getuid()
+    others = (("7", me + 1), ("6", me), (f"../{HOME}/7", me))
+    assert [reports.report_of(*other, 1.0) for other in others] == [None] * 3, "another's, of nobody, no number"
+    found = reports.report_of("7", me, 5.0)
     assert found.progress is not None, found.refused
-    assert found.progress.epochs == 3.0
+    assert (found.progress.epochs, found.progress.batch) == (3.0, 256)
     assert found.progress.epoch_s == ((4, 40.0), (2, 29.0))
     assert found.progress.losses == ((1.0, 0.5), (2.0, 0.3))
-    assert found.progress.batch == 256
     assert [path.name for path in (tmp_path / HOME).iterdir()] == ["7.json"], "nothing is left beside it"
+    refused = call(tmp_path / "none", "--epochs", "1", process=True)
+    assert (refused.returncode, refused.stderr.count("not reported")) == (1, 1)
 
 
 def test_a_job_that_goes_back_to_a_checkpoint_takes_its_later_losses_back(tmp_path: Path) -> None:
     for epochs, loss in (("1", "0.5"), ("2", "0.4"), ("3", "0.3"), ("2", "0.45")):
         call(tmp_path, "--epochs", epochs, "--loss", loss)
-    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.losses == ((1.0, 0.5), (2.0, 0.45))
+    assert read_in(tmp_path).losses == ((1.0, 0.5), (2.0, 0.45))
 
 
 def test_many_losses_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
     (tmp_path / HOME).mkdir()
     (tmp_path / HOME / "7.json").write_text(json.dumps({"losses": [[n / 10, 0.1] for n in range(200)]}))
     call(tmp_path, "--epochs", "900", "--loss", "0.1")
-    losses = said_in((tmp_path / HOME / "7.json").read_bytes()).progress.losses
-    assert len(losses) == 101
-    assert losses[-1] == (900.0, 0.1)
+    losses = read_in(tmp_path).losses
+    assert (len(losses), losses[-1]) == (101, (900.0, 0.1))
 
 
 def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
-    def told(**agent: object) -> dict[str, object]:
+    def told(**agent: object) -> dict[str, Any]:
         assert lucid_report.report(1, folder=str(tmp_path), job=7, **agent)
-        found: dict[str, object] = json.loads((tmp_path / HOME / "7.json").read_text())
-        return found
+        return told_in(tmp_path)
 
     told(profile=[[1, 2, 16, 0.1, 0.2], [1, 2, 32, 0.2, 0.3]], batch_range=[32, 512], gradient=[0.5, 2.0])
     found = told(profile=[[1, 2, 16, 0.15, 0.25]], gradient=None, atomic_range=[8, 64])
@@ -92,7 +96,7 @@ def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
     assert (found["batch_range"], found["atomic_range"], found["gradient"]) == ([32, 512], [8, 64], [0.5, 2.0])
     found = told(profile=[[1, 4, size, 0.1, 0.2] for size in range(1, 100)])
     assert found["profile"] == [[1, 4, size, 0.1, 0.2] for size in range(36, 100)], "the newest 64"
-    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.gradient == (0.5, 2.0)
+    assert read_in(tmp_path).gradient == (0.5, 2.0)
 
 
 def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,20 +117,19 @@ def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys
 )
 def test_gpus_are_counted_over_all_nodes(tmp_path: Path, told: dict[str, str], gpus: int) -> None:
     call(tmp_path, "--epochs", "1", "--epoch-s", "9", **told)
-    found = json.loads((tmp_path / HOME / "7.json").read_text())
-    assert found.get("epoch_s", [[0]])[0][0] == gpus
+    assert told_in(tmp_path).get("epoch_s", [[0]])[0][0] == gpus
 
 
 def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
     assert call(tmp_path, "--stages", "storage=0.1,gpu=0.5,iteration=0.7").returncode == 0
-    found = json.loads((tmp_path / HOME / "7.json").read_text())
+    found = told_in(tmp_path)
     assert found["stages"] == {"storage": 0.1, "cpu": 0.0, "gpu": 0.5, "network": 0.0, "iteration": 0.7}
     assert found["epochs"] == 0.0
     assert call(tmp_path, "--epochs", "2").returncode == 0
     assert call(tmp_path, "--stages", "gpu=0.4,iteration=0.7").returncode == 0
-    found = json.loads((tmp_path / HOME / "7.json").read_text())
+    found = told_in(tmp_path)
     assert (found["epochs"], found["stages"]["gpu"], found["stages"]["storage"]) == (2.0, 0.4, 0.0)
-    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 2.0
+    assert read_in(tmp_path).epochs == 2.0
 
 
 @pytest.mark.parametrize(
@@ -142,8 +145,7 @@ def test_what_cannot_be_is_not_written_and_the_job_goes_on(
     tmp_path: Path, words: list[str], code: int, says: str
 ) -> None:
     done = call(tmp_path, *words)
-    assert done.returncode == code
-    assert says in done.stderr
+    assert (done.returncode, says in done.stderr) == (code, True)
     assert not list(tmp_path.rglob("*.*"))
     assert call(tmp_path / "none", "--epochs", "1").returncode == 1
     assert call(tmp_path, "--epochs", "1", SLURM_JOB_ID="").returncode == 1
@@ -155,23 +157,18 @@ PUBLIC = PYTHON if os.environ.get("LUCID_JOB_PYTHON") else "/usr/bin/python3"
 root = pytest.mark.skipif(os.getuid() != 0, reason="runs programs as other users")
 
 
-def sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(40 << 30)
-
-
-def as_link(path: Path) -> None:
-    (path.parent / "elsewhere").write_text('{"epochs": 9}')
-    path.symlink_to(path.parent / "elsewhere")
+def linked(path: Path, to: Path) -> None:
+    to.write_text('{"epochs": 9}')
+    path.symlink_to(to)
 
 
 ODD: dict[str, Callable[[Path], object]] = {
     "FIFO": os.mkfifo,
     "deep": lambda path: path.write_text("[" * 200_000),
     "deep and short": lambda path: path.write_text('{"epochs": ' + "[" * 20_000 + "]" * 20_000 + "}"),
-    "sparse": sparse,
+    "sparse": lambda path: (path.touch(), os.truncate(path, 40 << 30)),
     "too long": lambda path: path.write_text('{"epochs": 9}' + " " * 70_000),
-    "link": as_link,
+    "link": lambda path: linked(path, path.parent / "elsewhere"),
     "folder": Path.mkdir,
     "not UTF-8": lambda path: path.write_bytes(b"\xff{"),
     "a long number": lambda path: path.write_text('{"epochs": 1' + "0" * 400 + "}"),
@@ -207,11 +204,9 @@ def test_brackets_in_strings_are_no_depth() -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 def test_what_stands_at_a_jobs_number_neither_stops_it_nor_lucidd(tmp_path: Path, odd: str) -> None:
-    home = tmp_path / f"u{os.getuid()}"
-    home.mkdir()
-    ODD[odd](home / "7.json")
-    assert (found := Reports(str(tmp_path)).report_of("7", os.getuid(), 1.0)) is not None
-    assert found.refused
+    (tmp_path / HOME).mkdir()
+    ODD[odd](tmp_path / HOME / "7.json")
+    assert Reports(str(tmp_path)).report_of("7", os.getuid(), 1.0).refused
     done = subprocess.run(
         [PYTHON, "-IB", str(SLURM / "lucid_report.py"), "--epochs", "3"], capture_output=True, text=True, timeout=20,
         env=environ(LUCID_REPORTS=str(tmp_path)), check=False,
@@ -220,7 +215,7 @@ def test_what_stands_at_a_jobs_number_neither_stops_it_nor_lucidd(tmp_path: Path
     if odd == "folder":
         assert "not reported" in done.stderr
     else:
-        assert (done.returncode, json.loads((home / "7.json").read_text())["epochs"]) == (0, 3.0), done.stderr
+        assert (done.returncode, told_in(tmp_path)["epochs"]) == (0, 3.0), done.stderr
 
 
 @pytest.fixture
@@ -246,21 +241,17 @@ def by_alice(common: Path, *words: str, before: Sequence[str] = (), **more: str)
     )  # fmt: skip
 
 
-def taken(path: Path) -> None:
+def taken(path: Path, who: int = BOB) -> Path:
+    """A folder of somebody."""
     path.mkdir()
-    os.chown(path, BOB, BOB)
-
-
-def taken_by_link(path: Path) -> None:
-    elsewhere = path.parent.parent / "bobs"
-    taken(elsewhere)
-    path.symlink_to(elsewhere)
+    os.chown(path, who, who)
+    return path
 
 
 BEFORE: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
     "folder": taken,
-    "link": taken_by_link,
+    "link": lambda path: path.symlink_to(taken(path.parent.parent / "bobs")),
     "FIFO": os.mkfifo,
     "file": lambda path: path.write_text("x"),
 }
@@ -287,10 +278,7 @@ def test_a_neighbour_who_came_first_stops_no_job(common: Path, before: str) -> N
     home = Path(seen.stdout.strip())
     assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (ALICE, 0o755), "whatever her umask"
     assert (home == common / f"u{ALICE}") == (before == "nothing")
-    found = Reports(str(common)).report_of("7", ALICE, 1.0)
-    assert found is not None
-    assert found.progress is not None, found.refused
-    assert found.progress.epochs == 2.0
+    assert Reports(str(common)).report_of("7", ALICE, 1.0).progress.epochs == 2.0
     assert Reports(str(common)).report_of("7", BOB, 1.0) is None
     shows = "import os; print(os.environ['LUCID_CHECKPOINTS'])"
     runs = [by_alice(common, "lucid_run.py", "--checkpoints", str(common), PUBLIC, "-c", shows) for _ in range(2)]
@@ -322,21 +310,17 @@ def test_names_of_others_are_listed_now_and_then_only(common: Path, monkeypatch:
 @root
 def test_a_folder_that_others_may_write_to_is_nobodys(common: Path) -> None:
     """bob could have moved one of alice's there, and then puts into it what he likes."""
-    (common / f"u{ALICE}").mkdir()
-    os.chown(common / f"u{ALICE}", ALICE, ALICE)
-    (common / f"u{ALICE}").chmod(0o777)
+    taken(common / f"u{ALICE}", ALICE).chmod(0o777)
     taken(common / f"u{ALICE}/7")
     done = by_alice(common, "lucid_run.py", "--checkpoints", str(common), PUBLIC, "-c", "pass")
     assert done.returncode == 0, done.stderr
     assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
-    assert (found := Reports(str(common)).report_of("7", ALICE, 1.0)) is not None
-    assert found.progress is not None
+    assert Reports(str(common)).report_of("7", ALICE, 1.0).progress is not None
 
 
 @root
 def test_a_folder_whose_maker_was_killed_before_others_could_read_it_is_opened(common: Path) -> None:
-    (common / f"u{ALICE}").mkdir(mode=0o700)
-    os.chown(common / f"u{ALICE}", ALICE, ALICE)
+    taken(common / f"u{ALICE}", ALICE).chmod(0o700)
     assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
     assert (common / f"u{ALICE}").stat().st_mode & 0o777 == 0o755
 

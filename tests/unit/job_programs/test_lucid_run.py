@@ -94,10 +94,8 @@ def all_gone(ranks: Sequence[int], within_s: float = 20.0) -> bool:
 
 
 def test_what_a_killed_process_had_started_ends_too() -> None:
-    program = (
-        "import os, subprocess; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); os.abort()"
-    )
-    done = run(*python(program))
+    starts = "import os, subprocess; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True)"
+    done = run(*python(f"{starts}; os.abort()"))
     assert done.returncode == 128 + signal.SIGABRT
     assert not any(alive(int(line)) for line in done.stdout.split())
 
@@ -110,75 +108,72 @@ def test_what_cannot_start_is_said() -> None:
     assert (several.returncode, "from its batch script" in several.stderr) == (2, True)
 
 
+def run_with(root: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """Ranks that show their environment, with checkpoints below this folder."""
+    return run("--checkpoints", str(root), *SHOW, **more)
+
+
 def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) -> None:
-    first = shown(run("--checkpoints", str(tmp_path), *SHOW))
     folder = tmp_path / HOME / "7"
-    assert {one["LUCID_CHECKPOINTS"] for one in first} == {str(folder)}
+    assert {one["LUCID_CHECKPOINTS"] for one in shown(run_with(tmp_path))} == {str(folder)}
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "model").write_text("weights")
     folder.chmod(0o755)
-    done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1", SLURM_JOB_START_TIME="99")
+    done = run_with(tmp_path, SLURM_RESTART_COUNT="1", SLURM_JOB_START_TIME="99")
     assert shown(done)[0]["LUCID_CHECKPOINTS"] == str(folder)
     assert (folder.stat().st_mode & 0o777, done.stderr) == (0o700, "")
+    assert (folder / "model").read_text() == "weights"
+    folder.rename(tmp_path / "7")  # as before there were folders of users
+    shown(run_with(tmp_path, SLURM_RESTART_COUNT="1"))
     assert (folder / "model").read_text() == "weights"
 
 
 def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> None:
-    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50"))
-    (tmp_path / HOME / "7/model").write_text("of another job")
-    again = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50")
-    assert (again.stderr, (tmp_path / HOME / "7/model").exists()) == ("", True), "a second call of the same start"
-    done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="99")
-    assert "earlier job of this number" in done.stderr
-    assert not (tmp_path / HOME / "7/model").exists()
+    model = tmp_path / HOME / "7/model"
+    shown(run_with(tmp_path, SLURM_JOB_START_TIME="50"))
+    model.write_text("of another job")
+    again = run_with(tmp_path, SLURM_JOB_START_TIME="50")
+    assert (again.stderr, model.exists()) == ("", True), "a second call of the same start"
+    done = run_with(tmp_path, SLURM_JOB_START_TIME="99")
+    assert ("earlier job of this number" in done.stderr, model.exists()) == (True, False)
     (old,) = (tmp_path / HOME).glob("7.old-*/model")
     assert old.read_text() == "of another job", "nothing is lost"
 
 
-def test_a_folder_of_before_there_were_folders_of_users_is_gone_on_with(tmp_path: Path) -> None:
-    shown(run("--checkpoints", str(tmp_path), *SHOW))
-    (tmp_path / HOME / "7").rename(tmp_path / "7")
-    (tmp_path / "7/model").write_text("weights")
-    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1"))
-    assert (tmp_path / HOME / "7/model").read_text() == "weights"
-
-
 def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
-    assert (
-        "on a file system that all nodes share?"
-        in run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="2").stderr
-    )
+    assert "on a file system that all nodes share?" in run_with(tmp_path, SLURM_RESTART_COUNT="2").stderr
 
 
 def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
+    elsewhere, shared = tmp_path / "elsewhere", tmp_path / "shared"
     elsewhere.mkdir()
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    (shared / HOME).mkdir()
+    (shared / HOME).mkdir(parents=True)
     (shared / HOME / "7").symlink_to(elsewhere)
-    done = run("--checkpoints", str(shared), *SHOW)
+    done = run_with(shared)
     assert (done.returncode, "not a folder of yours" in done.stderr) == (2, True)
     shared.chmod(0o777)
-    assert "other users can rename" in run("--checkpoints", str(shared), *SHOW).stderr
-    assert "absolute" in run("--checkpoints", "shared", *SHOW).stderr
-    assert "cannot be used" in run("--checkpoints", str(tmp_path / "none"), *SHOW).stderr
+    refused = {shared: "other users can rename", "shared": "absolute", tmp_path / "none": "cannot be used"}
+    assert all(says in run_with(root).stderr for root, says in refused.items())
     assert list(elsewhere.iterdir()) == []
+    if os.getuid() == 0:
+        (tmp_path / HOME / "7").mkdir(parents=True)
+        os.chown(tmp_path / HOME / "7", 12345, 12345)
+        assert "not a folder of yours" in run_with(tmp_path).stderr
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
-def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / HOME / "7").mkdir(parents=True)
-    os.chown(tmp_path / HOME / "7", 12345, 12345)
-    assert "not a folder of yours" in run("--checkpoints", str(tmp_path), *SHOW).stderr
-
-
-def squeue(tmp_path: Path, text: str) -> str:
-    program = tmp_path / "bin/squeue"
+def path_with(folder: Path, name: str, text: str) -> str:
+    """A search path on which this shell script comes first."""
+    program = folder / "bin" / name
     program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)
     return f"{program.parent}:{os.environ['PATH']}"
+
+
+def clean(folder: Path, days: int, squeue: str, root: str = "root") -> subprocess.CompletedProcess[str]:
+    """Where squeue is this script."""
+    words = ("--checkpoints", str(folder / root), "--clean", str(days))
+    return run(*words, PATH=path_with(folder, "squeue", squeue))
 
 
 def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
@@ -188,17 +183,12 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
         (root / name / checkpoints.MARK).write_text("{}")
         (root / name / "inner/model").write_text("x")
         if name != "6":
-            for path in (
-                root / name / "inner/model",
-                root / name / checkpoints.MARK,
-                root / name / "inner",
-                root / name,
-            ):
-                os.utime(path, (0, 0))
+            for path in ("inner/model", checkpoints.MARK, "inner", "."):
+                os.utime(root / name / path, (0, 0))
     (root / "9").mkdir()
     os.utime(root / "9", (0, 0))
     (root / "10").symlink_to(root / "5")
-    done = run("--checkpoints", str(root), "--clean", "30", PATH=squeue(tmp_path, "echo 7"))
+    done = clean(tmp_path, 30, "echo 7")
     assert done.stdout.splitlines() == [f"removed {root / name}" for name in ("5", "8.old-3")], done.stderr
     assert sorted(path.name for path in root.iterdir()) == ["10", "6", "7", "9", "notes"]
     (root / "7").rename(root / "11")
@@ -207,15 +197,15 @@ def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / checkpoints.MARK).write_text("{}")
     (root / "u61001").symlink_to(away)
-    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "echo 6; echo 7; echo 11"))
+    done = clean(tmp_path, -1, "echo 6; echo 7; echo 11")
     assert done.stdout.splitlines() == [f"removed {root / HOME / '12'}"], done.stderr
     assert (away / "13").exists(), "a link in a user's place leads nowhere"
     if os.getuid() == 0:
         os.chown(root / "6", 12345, 12345)
-        done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, "echo 11"))
+        done = clean(tmp_path, 0, "echo 11")
         assert done.stdout.splitlines() == [f"removed {root / '6'}"], "root's cron job cleans for all"
     for text in ("echo no >&2; exit 1", "exit 1"):
-        done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, text))
+        done = clean(tmp_path, 0, text)
         assert (done.returncode, "nothing is removed" in done.stderr) == (2, True)
     assert (root / "11").exists()
 
@@ -227,25 +217,21 @@ def test_a_tree_that_is_too_deep_stops_nobodys_cleaning(tmp_path: Path) -> None:
         (root / HOME / name / checkpoints.MARK).write_text("{}")
     deep = "import os\nos.chdir(os.environ['DEEP'])\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
     subprocess.run([sys.executable, "-c", deep], env={"DEEP": str(root / HOME / "5")}, check=True)
-    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "true"))
+    done = clean(tmp_path, -1, "true")
     assert f"removed {root / HOME / '6'}" in done.stdout.splitlines(), done.stderr
-    done = run("--checkpoints", str(root / "none"), "--clean", "1", PATH=squeue(tmp_path, "true"))
-    assert "cannot be listed" in done.stderr
+    assert "cannot be listed" in clean(tmp_path, 1, "true", "none").stderr
     subprocess.run(["rm", "-rf", str(root)], check=True)  # pytest cannot
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(SLURM / f"lucid_{name}.py" for name in ("report", "run", "torch", "turns")),
-        *(SLURM / "lucid_job").glob("*.py"),
-    ],
-)
+OF_JOBS = [SLURM / f"lucid_{name}.py" for name in ("report", "run", "torch", "turns")]
+
+
+@pytest.mark.parametrize("path", [*OF_JOBS, *(SLURM / "lucid_job").glob("*.py")])
 def test_what_runs_in_a_job_is_python_of_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 
-SRUN = """#!/bin/sh
+SRUN = """
 while case $1 in --*) true ;; *) false ;; esac; do shift; done
 {first}
 SLURM_NODEID=0 SLURMD_NODENAME=n1 SLURM_GPUS_ON_NODE=2 "$@" & echo $! > {folder}/node0
@@ -256,22 +242,15 @@ wait
 
 def two_nodes(folder: Path, first: str = "", second: str = '"$@"') -> dict[str, str]:
     """An environment in which srun starts two GPUs on n1 and one on n2."""
-    program = folder / "bin/srun"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(SRUN.format(folder=folder, first=first, second=second))
-    program.chmod(0o755)
-    return {
-        "PATH": f"{program.parent}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1",
-        "SLURM_GPUS": "8", "SLURM_NTASKS": "8",
-    }  # fmt: skip
+    path = path_with(folder, "srun", SRUN.format(folder=folder, first=first, second=second))
+    stale = {"SLURM_GPUS": "8", "SLURM_NTASKS": "8"}
+    return {"PATH": path, "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1", **stale}
 
 
 def test_uneven_nodes_make_one_world(tmp_path: Path) -> None:
     ranks = shown(run(*SHOW, **two_nodes(tmp_path)))
-    assert [one["RANK"] for one in ranks] == ["0", "1", "2"]
-    assert [one["LOCAL_RANK"] for one in ranks] == ["0", "1", "0"]
-    assert [one["LOCAL_WORLD_SIZE"] for one in ranks] == ["2", "2", "1"]
-    assert [one["SLURMD_NODENAME"] for one in ranks] == ["n1", "n1", "n2"]
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME")
+    assert [" ".join(one[name] for name in names) for one in ranks] == ["0 0 2 n1", "1 1 2 n1", "2 0 1 n2"]
     assert {(one["WORLD_SIZE"], one["SLURM_NTASKS"], one["LUCID_RUN"]) for one in ranks} == {("3", "3", "7:3")}
     assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in ranks}) == 1
     assert not any("SLURM_GPUS" in one or "LUCID_RUN_JOIN" in one for one in ranks)
@@ -288,8 +267,7 @@ def world(folder: Path, nodes: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("nodes", "status", "ends"),
     [
-        (1, "143", 143), (1, "0", 0), (1, "9", 9), (1, "143 if os.environ['RANK'] == '0' else 0", 143),
-        (2, "143", 143),
+        (1, "143", 143), (1, "0", 0), (1, "9", 9), (1, "143 * (os.environ['RANK'] == '0')", 143), (2, "143", 143),
     ],
 )  # fmt: skip
 def test_sigterm_reaches_all_and_their_status_is_the_jobs(tmp_path: Path, nodes: int, status: str, ends: int) -> None:
@@ -338,9 +316,8 @@ def test_strangers_are_not_joined(tmp_path: Path) -> None:
         "[line.sendall(what) for line, what in zip(lines, [b'[1]' + bytes([10]), bytes(90000), "
         "json.dumps(said).encode() + bytes([10]), b'{', b'[' * 60000 + bytes([10])])]"
     )
-    path = tmp_path / "knock.py"
-    path.write_text(knock)
-    assert len(shown(run(*SHOW, **two_nodes(tmp_path, f"{sys.executable} {path}")))) == 3
+    (tmp_path / "knock.py").write_text(knock)
+    assert len(shown(run(*SHOW, **two_nodes(tmp_path, f"{sys.executable} {tmp_path}/knock.py")))) == 3
 
 
 def test_nodes_that_do_not_start_are_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -13,7 +14,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from lucid.slurm.elastic.reports import said_in
 from lucid_job import members
 from lucid_job.members import Group, Member, State, Unusable, pack, unpack
 from scenes.jobs import HOME
-from turns_box import Box, overlaps, sequences
+from turns_box import Box, sequences
 
 STAGES = ((0.03, 0.01, 0.02, 0.01), (0.01, 0.03, 0.01, 0.02), (0.02, 0.01, 0.03, 0.01), (0.01, 0.02, 0.01, 0.03))
 
@@ -58,17 +60,14 @@ def test_the_order_is_that_of_muri() -> None:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_each_resource_goes_round_in_the_best_order(box: Box, count: int) -> None:
     """By said stage times, so that no load on the machine makes another order the best."""
-    names, go = "abcd"[:count], box.root / "go"
+    names = "abcd"[:count]
     for name, stages in zip(names, STAGES, strict=False):
-        box.start(name, stages, 20, times=stages, go=str(go))
+        box.start(name, stages, 20, times=stages)
     assert [box.line(name) for name in names] == ["joined"] * count
     by_job = {chr(int(name.split(".")[2])): name for name in box.members()}
-    go.touch()
-    for name in names:
-        box.ends(name)
-    rows = box.used()
+    (box.root / "go").touch()
+    rows = box.all_end(names)
     assert len(rows) == 20 * 4 * count
-    assert overlaps(rows) == []
     registered = sorted(names, key=lambda name: by_job[name])
     _, order = best_ordering([STAGES["abcd".index(name)] for name in registered], 4)
     cycle = [registered[index] for index in order]
@@ -80,19 +79,13 @@ def test_each_resource_goes_round_in_the_best_order(box: Box, count: int) -> Non
 
 
 def test_jobs_join_and_leave_while_others_go_on(box: Box) -> None:
-    go = box.root / "go"
-    box.start("a", STAGES[0], 40, wait_at=8, go=str(go))
+    box.start("a", STAGES[0], 40, wait_at=8)
     box.start("b", STAGES[1], 15)
     box.start("c", STAGES[2], 20)
     box.wait_for_members(3)
-    go.touch()
+    (box.root / "go").touch()
     box.start("d", (0, 0, 0.02, 0), 12, every=2)  # leaves stages out
-    for name in "abcd":
-        _, err = box.ends(name)
-        assert err == ""
-    rows = box.used()
-    assert overlaps(rows) == []
-    assert {row[4] for row in rows} >= {0, 3}
+    assert {row[4] for row in box.all_end("abcd")} >= {0, 3}
     assert box.members() == []
 
 
@@ -101,8 +94,7 @@ def test_a_member_that_dies_in_a_stage_is_gone_at_once(box: Box, how: signal.Sig
     """Patience is 300 s here: if its death were not seen, this would take that long."""
     stuck_together(box, "dying", 300)
     box.jobs["dying"].send_signal(how)
-    assert box.ends("a")[1] == ""
-    assert overlaps(box.used()) == []
+    box.all_end("a")
     assert len(box.members()) == 1, "killed: its file is there still"
     box.start("next", STAGES[1], 5)
     box.ends("next")
@@ -111,12 +103,11 @@ def test_a_member_that_dies_in_a_stage_is_gone_at_once(box: Box, how: signal.Sig
 
 def stuck_together(box: Box, name: str, patience_s: float, **spec: float) -> None:
     """Job a and this one take turns; this one is in its seventh iteration's CPU stage."""
-    go = str(box.root / "go")
-    box.start(name, STAGES[1], 12, patience_s=patience_s, stuck_at=[6, 1], tell_at=4, wait_at=4, go=go, **spec)
+    box.start(name, STAGES[1], 12, patience_s=patience_s, stuck_at=[6, 1], tell_at=4, wait_at=4, **spec)
     assert box.line(name) == "there 1"
     box.start("a", STAGES[0], 15, patience_s=patience_s)
     box.wait_for_members(2)
-    Path(go).touch()
+    (box.root / "go").touch()
     assert box.line(name) == "stuck"
 
 
@@ -133,25 +124,18 @@ def test_a_member_that_pauses_keeps_nobody_waiting(box: Box) -> None:
     """A validation of ten minutes: with a patience of 300 s the test would not end in time."""
     paused = """
 turns = lucid_turns.Turns(patience_s=300)
-for _ in range(8):
-    with turns.gpu():
-        time.sleep(0.01)
-    turns.step()
+rounds(turns, 8)
 print(turns.members, flush=True)
 turns.pause()
 sys.stdin.readline()
-for _ in range(8):
-    with turns.gpu():
-        time.sleep(0.01)
-    turns.step()
+rounds(turns, 8)
 print(turns.members, flush=True)
 """
     with box.run(paused) as pausing:
         assert pausing.stdout.readline() == "1\n"
         box.start("a", STAGES[0], 20, patience_s=300)
         box.ends("a")
-        out, err = pausing.communicate("on\n", timeout=60)
-    assert (out, err) == ("1\n", "")
+        assert pausing.communicate("on\n", timeout=60) == ("1\n", "")
 
 
 @pytest.mark.parametrize("folder", ["none", ""])
@@ -199,16 +183,12 @@ with turns.gpu():
 def test_a_forked_child_takes_no_turns_and_is_no_sign_of_its_parents_life(box: Box) -> None:
     forking = """
 turns = lucid_turns.Turns(patience_s=300)
-for _ in range(4):
-    with turns.gpu():
-        pass
-    turns.step()
+rounds(turns, 4)
 with turns.gpu():
     child = os.fork()
     if not child:
-        with turns.gpu():
-            pass
-        turns.step(), turns.pause(), turns.close()
+        rounds(turns, 1)
+        turns.pause(), turns.close()
         assert turns.iterations == 4
         print("child", flush=True)
         time.sleep(600)
@@ -242,8 +222,7 @@ with turns.gpu():
 )
 def test_one_process_of_a_job_of_one_node_takes_turns(environ: dict[str, str], why: str) -> None:
     found = lucid_turns.leads(environ)
-    assert found.startswith(why) if why == "" else why in found
-    assert bool(found) == bool(why)
+    assert (why in found, bool(found)) == (True, bool(why))
 
 
 def test_the_other_ranks_measure_and_leave_the_folder_alone(box: Box) -> None:
@@ -258,16 +237,11 @@ def test_jobs_of_different_users_take_turns(open_box: Box) -> None:
     box = open_box
     os.close(os.open(box.log, os.O_CREAT | os.O_WRONLY))
     box.log.chmod(0o666)
-    go = box.root / "go"
-    for name, uid, stages in (("a", 0, STAGES[0]), ("b", 65534, STAGES[1]), ("c", 65533, STAGES[2])):
-        box.start(name, stages, 20, uid=uid, python=PUBLIC, times=stages, go=str(go))
+    for name, uid, stages in zip("abc", (0, 65534, 65533), STAGES, strict=False):
+        box.start(name, stages, 20, uid=uid, python=PUBLIC, times=stages)
         assert box.line(name) == "joined"
-    go.touch()
-    for name in "abc":
-        assert box.ends(name)[1] == ""
-    rows = box.used()
-    assert overlaps(rows) == []
-    assert max(row[4] for row in rows) == 3
+    (box.root / "go").touch()
+    assert max(row[4] for row in box.all_end("abc")) == 3
 
 
 LOOP = """
@@ -330,14 +304,37 @@ def state(**said: object) -> State:
     return State(**(known | said))
 
 
+@contextlib.contextmanager
+def keeps(folder: Path, name: str, content: Callable[[int], bytes], every_s: float = 3600.0) -> Iterator[None]:
+    """A file that somebody holds as a member does, and writes anew again and again, by how often it was."""
+    fd, stop = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644), threading.Event()
+    os.write(fd, content(0))
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    def write() -> None:
+        for count in itertools.count(1):
+            if stop.wait(every_s):
+                return
+            os.pwrite(fd, content(count), 0)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        os.close(fd)
+
+
 def links(folder: Path) -> None:
     (folder / name_of()).symlink_to("/dev/zero")
     (folder / name_of(number=1)).symlink_to(folder / name_of(number=2))
     (folder / name_of(number=2)).symlink_to(folder)
 
 
-def junk(folder: Path) -> None:
-    for number, content in enumerate((b"", b"{}", os.urandom(members._SIZE), bytes(members._SIZE))):
+def put(folder: Path, contents: Iterable[bytes]) -> None:
+    for number, content in enumerate(contents):
         (folder / name_of(number=number)).write_bytes(content)
 
 
@@ -346,37 +343,26 @@ def odd_names(folder: Path) -> None:
         (folder / name).write_bytes(pack(name if name.isascii() else "x", state()))
 
 
-def nobody_alive(folder: Path) -> None:
-    """Good content that no process holds."""
-    for number in range(20):
-        (folder / name_of(number=number)).write_bytes(pack(name_of(number=number), state()))
-
-
 FOLDERS: dict[str, Callable[[Path], object]] = {
     "FIFO": lambda folder: os.mkfifo(folder / name_of()),
     "links": links,
     "folder": lambda folder: (folder / name_of()).mkdir(),
     "huge file": lambda folder: ((folder / name_of()).touch(), os.truncate(folder / name_of(), 1 << 40)),
-    "junk": junk,
+    "junk": lambda folder: put(folder, (b"", b"{}", os.urandom(members._SIZE), bytes(members._SIZE))),
     "odd names": odd_names,
-    "nobody alive": nobody_alive,
+    "nobody alive": lambda folder: put(folder, (pack(name_of(number=number), state()) for number in range(20))),
 }
 
 
 @pytest.mark.parametrize("what", FOLDERS)
 def test_what_lies_in_the_folder_keeps_nobody_from_taking_turns(box: Box, what: str) -> None:
     FOLDERS[what](box.folder)
-    go = box.root / "go"
-    box.start("a", STAGES[0], 12, patience_s=300, wait_at=4, go=str(go), tell_at=4)
+    box.start("a", STAGES[0], 12, patience_s=300, wait_at=4, tell_at=4)
     assert box.line("a").startswith("there 1")
     box.start("b", STAGES[1], 12, patience_s=300, tell_at=1)
     box.line("b")
-    go.touch()
-    for name in "ab":
-        assert box.ends(name)[1] == ""
-    rows = box.used()
-    assert overlaps(rows) == []
-    assert max(row[4] for row in rows) == 2
+    (box.root / "go").touch()
+    assert max(row[4] for row in box.all_end("ab")) == 2
 
 
 NUMBERS = ({"times": (0.1, bad, 0.1, 0.1)} for bad in (float("nan"), float("inf"), -1.0, 1e300))
@@ -394,9 +380,9 @@ def test_a_file_counts_under_its_own_name_and_its_owners_only(box: Box) -> None:
     """A copy or a second link does not count as a member, nor does a file with the name of another user."""
     (group,) = joined(box)
     name = group._me.name
-    with keeps(box.folder, name_of(number=1), pack(name, state())), keeps(
-        box.folder, name_of(UID + 1), pack(name_of(UID + 1), state())
-    ):  # fmt: skip
+    with contextlib.ExitStack() as held:
+        for as_, of in ((name_of(number=1), name), (name_of(UID + 1), name_of(UID + 1))):
+            held.enter_context(keeps(box.folder, as_, partial(lambda of, _: pack(of, state()), of)))
         os.link(box.folder / name, box.folder / name_of(number=3))
         group.enter(2, 0.0)
     assert group.count == 1
@@ -408,44 +394,33 @@ def test_a_user_with_many_members_has_no_more_places_than_are_left() -> None:
     assert [one.name for one in members._fair([*others, *mine])] == ["a0", "a1", "b0", "b1"]
 
 
+def goes_on_alone(box: Box, says: str = "goes on without turns") -> None:
+    """Job a ends well without turns, and says so once."""
+    told, err = box.ends("a")
+    assert (told["members"], err.count(says), err.count("\n")) == (0, 1, 1)
+
+
 @pytest.mark.parametrize("how", ["folder", "file"])
 def test_a_folder_or_a_file_that_goes_away_ends_the_turns(box: Box, how: str) -> None:
-    go = box.root / "go"
-    box.start("a", STAGES[0], 12, wait_at=5, tell_at=5, go=str(go))
+    box.start("a", STAGES[0], 12, wait_at=5, tell_at=5)
     assert box.line("a") == "there 1"
     if how == "folder":
         shutil.rmtree(box.folder)
     else:
         (box.folder / box.members()[0]).unlink()
-    go.touch()
-    told, err = box.ends("a")
-    assert told["members"] == 0
-    assert err.count("goes on without turns") == err.count("\n") == 1
+    (box.root / "go").touch()
+    goes_on_alone(box)
 
 
-@contextlib.contextmanager
-def crowded(folder: Path) -> Iterator[None]:
-    for number in range(members.MOST_ENTRIES + 1):
-        (folder / f"x{number}").touch()
-    yield
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    fd = os.open(folder, os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    yield
+@pytest.mark.parametrize(("how", "says"), [("full", "too many files"), ("locked", "keeps the folder locked")])
+def test_a_folder_that_cannot_be_used_costs_one_wait_and_ends_the_turns(box: Box, how: str, says: str) -> None:
+    for number in range(members.MOST_ENTRIES + 1 if how == "full" else 0):
+        (box.folder / f"x{number}").touch()
+    fd = os.open(box.folder, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX if how == "locked" else fcntl.LOCK_UN)
+    box.start("a", STAGES[0], 12, patience_s=0.2)
+    goes_on_alone(box, says)
     os.close(fd)
-
-
-@pytest.mark.parametrize(("how", "says"), [(crowded, "too many files"), (locked, "keeps the folder locked")])
-def test_a_folder_that_cannot_be_used_costs_one_wait_and_ends_the_turns(
-    box: Box, how: Callable[[Path], contextlib.AbstractContextManager[None]], says: str
-) -> None:
-    with how(box.folder):
-        box.start("a", STAGES[0], 12, patience_s=0.2)
-        told, err = box.ends("a")
-    assert (told["members"], err.count(says), err.count("\n")) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("told", ["nothing", "signs"])
@@ -456,25 +431,23 @@ def test_a_member_that_never_lets_go_costs_one_wait(box: Box, told: str) -> None
     def sign(_: int) -> bytes:
         return pack(name, state(times=(0.0,) * 4, point=int(time.monotonic() * 50) % 3))
 
-    with keeps(box.folder, name, sign(0)) as fd, writing(fd, sign, 0.01 if told == "signs" else 3600.0):
+    with keeps(box.folder, name, sign, 0.01 if told == "signs" else 3600.0):
         box.start("a", STAGES[0], 12, patience_s=0.2)
-        last, err = box.ends("a")
-    if told == "nothing":
-        assert (last["members"], err) == (1, "")
-    else:
-        assert (last["members"], err.count("goes on without turns"), err.count("\n")) == (0, 1, 1)
+        if told == "signs":
+            goes_on_alone(box)
+        else:
+            last, err = box.ends("a")
+            assert (last["members"], err) == (1, "")
 
 
 def test_a_member_that_keeps_all_waiting_a_little_is_left_in_the_end(box: Box) -> None:
     """It moves on, so it is never given up; but it makes each round thirty times as long as an iteration alone."""
     slow = (0.0, 0.0, 0.4, 0.0)
-    go = box.root / "go"
-    box.start("s", slow, 40, patience_s=0.8, times=slow, go=str(go))
+    box.start("s", slow, 40, patience_s=0.8, times=slow)
     assert box.line("s") == "joined"
-    go.touch()
+    (box.root / "go").touch()
     box.start("a", (0, 0, 0.014, 0), 30, patience_s=0.8)
-    last, err = box.ends("a")
-    assert (last["members"], err.count("waited in 8 iterations"), err.count("\n")) == (0, 1, 1)
+    goes_on_alone(box, "waited in 8 iterations")
 
 
 def test_a_member_that_leaps_ahead_keeps_nobody_waiting(box: Box) -> None:
@@ -484,12 +457,10 @@ def test_a_member_that_leaps_ahead_keeps_nobody_waiting(box: Box) -> None:
     def leap(looks: int) -> bytes:
         return pack(name, state(round=(1 << 40) + 1000 * looks, inside=False))
 
-    with keeps(box.folder, name, leap(0)) as fd, writing(fd, leap, 0.003):
+    with keeps(box.folder, name, leap, 0.003):
         box.start("a", STAGES[0], 12, patience_s=300)
         box.start("b", STAGES[1], 12, patience_s=300)
-        for job in "ab":
-            assert box.ends(job)[1] == ""
-    assert overlaps(box.used()) == []
+        box.all_end("ab")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775])
@@ -508,10 +479,7 @@ def test_a_full_disk_leaves_a_job_without_turns(box: Box) -> None:
     program = """
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 turns = lucid_turns.Turns()
-for _ in range(8):
-    with turns.gpu():
-        time.sleep(0.01)
-    turns.step()
+rounds(turns, 8)
 print(turns.members)
 """
     with box.run(program) as job:
@@ -531,52 +499,17 @@ def test_turns_are_tried_again_and_each_time_later(box: Box, monkeypatch: pytest
     with turns.gpu():
         assert turns.members == 0
     turns.step()
-    assert turns.members == 1
-    assert turns._failures == 1
+    assert (turns.members, turns._failures) == (1, 1)
     turns.close()
     assert (turns.members, box.members()) == (0, [])
 
 
-@contextlib.contextmanager
-def keeps(folder: Path, name: str, content: bytes) -> Iterator[int]:
-    """A file that somebody holds as a member does."""
-    fd = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        os.write(fd, content)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def writing(fd: int, content: Callable[[int], bytes], every_s: float) -> Iterator[None]:
-    """Its content is written anew again and again, by how often it was."""
-    stop = threading.Event()
-
-    def write() -> None:
-        count = 0
-        while not stop.wait(every_s):
-            count += 1
-            os.pwrite(fd, content(count), 0)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def test_a_fifth_member_shares_without_turns(box: Box) -> None:
     """It neither waits nor is waited for."""
-    groups = joined(box, 5)
-    fifth = max(groups, key=lambda group: group._me.name)
-    fifth.enter(2, 0.0)
-    assert fifth.count == 0
-    first = min(groups, key=lambda group: group._me.name)
-    first._free(0)
-    assert first.count == 4
+    groups = sorted(joined(box, 5), key=lambda group: group._me.name)
+    groups[-1].enter(2, 0.0)
+    assert groups[-1].count == 0
+    groups[0]._free(0)
+    assert groups[0].count == 4
     for group in groups:
         group.leave()
