@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +59,16 @@ def made_up(policy: str, slower: float, jobs: int = 120) -> tuple[Run, Log]:
             DecisionRow(submit_s + 60, job.id, PROFILING, "release", ()),
             DecisionRow(start_s, job.id, "beta", "start", (), f"{node}:{i % 4}", f"j{i - 1}" if i % 3 == 2 else None),
         ]
-    samples = 288
-    series = Series(
-        busy_gpus=array("l", [i % 30 for i in range(samples)]),
-        shared_gpus=array("l", [i % 10 for i in range(samples)]),
-        pending_gpus=array("l", [i % 7 for i in range(samples)]),
-        pending_jobs={"beta": array("l", [i % 30 for i in range(samples)])},
-        busy_gpu_s=50 * 86400.0,
-    )
+    busy, shared, waiting = (array("l", [i % below for i in range(288)]) for below in (30, 10, 7))
+    gpus = {"busy_gpus": busy, "shared_gpus": shared, "pending_gpus": waiting}
+    series = Series(**gpus, pending_jobs={"beta": busy}, busy_gpu_s=50 * 86400.0)
     return Run(policy, "history", outcomes, series, 36, 1000, 1.5, 1.5), Log(rows)
 
 
-def write_all(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With all the pages."""
+    folder = tmp_path_factory.mktemp("pages")
     made = {policy: made_up(policy, slower) for policy, slower in (("fifo", 9.0), ("lucid", 1.0))}
     runs, logs = [run for run, _ in made.values()], {name: log for name, (_, log) in made.items()}
     write_report(
@@ -95,13 +93,7 @@ def write_all(folder: Path) -> None:
     additive_page(AdditiveModel(1.0, "identity", terms), folder / "model.html", LONG, "s", {"source": LONG * 3})
     tree = ShareTree((Node(0, (1, 1, 1), "gmem_util", 30.0, 1, 2), Node(0, (1, 1, 0)), Node(2, (0, 0, 1))))
     tree_page(tree, folder / "tree.html", LONG, {"rows": 3})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("pages")
-    write_all(made)
-    return made
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -112,36 +104,51 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def opened(browser: Any, path: Path, width: int, scheme: str = "light", fragment: str = "") -> tuple[Any, list[str]]:
-    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+@pytest.fixture
+def opened(browser: Any, folder: Path) -> Iterator[Callable[..., Any]]:
+    """Opens a page; the browser has nothing to complain of it."""
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(path.as_uri() + fragment)
-    if path.stem == "report":
-        page.wait_for_selector("#jobs-table tbody tr")
-    return page, said
+    pages: list[Any] = []
+
+    def opens(name: str, width: int, scheme: str = "light", fragment: str = "") -> Any:
+        page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+        page.on(
+            "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((folder / f"{name}.html").as_uri() + fragment)
+        if name == "report":
+            page.wait_for_selector("#jobs-table tbody tr")
+        pages.append(page)
+        return page
+
+    yield opens
+    assert said == []
+    for page in pages:
+        page.context.close()
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_a_phone_and_a_desk_is_dark_where_the_reader_is_and_says_values(
-    browser: Any, folder: Path, name: str
-) -> None:
+def test_a_page_fits_a_phone_and_a_desk_is_dark_where_the_reader_is_and_says_values(opened: Any, name: str) -> None:
     """One page is looked at under all conditions: to open it takes longer than all the rest."""
-    page, said = opened(browser, folder / f"{name}.html", 390)
+    page = opened(name, 390)
     assert page.evaluate(SCROLLED) <= 390
     page.set_viewport_size({"width": 1280, "height": 900})
     assert page.evaluate(SCROLLED) <= 1280
     (light, ink), (dark, ink_in_the_dark) = looks(page)
-    assert light == "rgb(255, 255, 255)"
-    assert dark == "rgb(20, 23, 27)"
+    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 27)")
     assert ink != ink_in_the_dark
     if name in ("proposal", "model", "tree"):
         mark = page.locator("svg rect[data-tip], svg circle[data-tip]").first
         mark.hover()
         assert page.locator("#tip").inner_text() == mark.get_attribute("data-tip")
-    assert said == []
-    page.context.close()
+
+
+COLOURS = """() => {
+    const of = (element) => getComputedStyle(element);
+    const drawn = document.querySelector("svg text");
+    return [of(document.body).backgroundColor, drawn ? of(drawn).fill : of(document.querySelector("td")).color];
+}"""
 
 
 def looks(page: Any) -> list[tuple[str, str]]:
@@ -149,16 +156,7 @@ def looks(page: Any) -> list[tuple[str, str]]:
     seen = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        seen.append(
-            page.evaluate(
-                """() => {
-                    const of = (element) => getComputedStyle(element);
-                    const drawn = document.querySelector("svg text");
-                    const ink = drawn ? of(drawn).fill : of(document.querySelector("td")).color;
-                    return [of(document.body).backgroundColor, ink];
-                }"""
-            )
-        )
+        seen.append(page.evaluate(COLOURS))
     return seen
 
 
@@ -166,8 +164,8 @@ def ids(page: Any) -> list[str]:
     return page.locator("#jobs-table tbody th").all_inner_texts()
 
 
-def test_jobs_are_found_sorted_and_told(browser: Any, folder: Path) -> None:
-    page, said = opened(browser, folder / "report.html", 1280)
+def test_jobs_are_found_sorted_and_told(opened: Any) -> None:
+    page = opened("report", 1280)
     assert len(ids(page)) == 25
     page.get_by_role("button", name="submitted").click()
     assert ids(page)[:3] == ["j0", "j1", "j2"]
@@ -184,28 +182,23 @@ def test_jobs_are_found_sorted_and_told(browser: Any, folder: Path) -> None:
     assert "job j113 under lucid" in told
     assert "job j113 under fifo" in told
     assert "it was first" in told
-    assert said == []
-    page.context.close()
 
 
-def test_an_address_with_a_job_opens_its_story(browser: Any, folder: Path) -> None:
-    page, said = opened(browser, folder / "report.html", 390, "dark", "#job=j5")
+def test_an_address_with_a_job_opens_its_story(opened: Any) -> None:
+    page = opened("report", 390, "dark", "#job=j5")
     page.wait_for_selector("#story h4")
     assert "job j5 under lucid" in page.locator("#story").inner_text()
     assert page.evaluate(SCROLLED) <= 390
-    assert said == []
-    page.context.close()
 
 
-def test_nodes_are_drawn_for_both_policies_zoom_together_and_name_jobs(browser: Any, folder: Path) -> None:
-    page, said = opened(browser, folder / "report.html", 1280)
+def test_nodes_are_drawn_for_both_policies_zoom_together_and_name_jobs(opened: Any) -> None:
+    page = opened("report", 1280)
     pictures = "[...document.querySelectorAll('#timelines canvas')].map((c) => c.toDataURL())"
     assert page.locator("#timelines h4").all_inner_texts() == ["fifo", "lucid"]
     whole = page.evaluate(pictures)
     page.get_by_role("button", name="Zoom in").click()
     near = page.evaluate(pictures)
-    assert near[0] != whole[0]
-    assert near[1] != whole[1]
+    assert all(one != other for one, other in zip(near, whole, strict=True))
     page.get_by_role("button", name="All", exact=True).click()
     assert page.evaluate(pictures) == whole
     canvas = page.locator("#timelines canvas").first
@@ -223,5 +216,3 @@ def test_nodes_are_drawn_for_both_policies_zoom_together_and_name_jobs(browser: 
     assert page.evaluate(pictures) != whole
     canvas.press("0")
     assert page.evaluate(pictures) == whole
-    assert said == []
-    page.context.close()

@@ -84,15 +84,11 @@ SETTINGS = DaemonSettings(partitions={"vc": "pack"}, profiling_partition="prof")
 @pytest.mark.parametrize(
     ("job", "note", "home"),
     [
-        (JOB, None, "vc"),
-        (other("lucid:vc=vc;held=1", vc="prof"), None, "vc"),
-        (other(vc="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"),
-        (other(vc="prof"), None, None),
-        (other("lucid:vc=gone;held=1"), None, "vc"),
-        (other(vc="other"), None, None),
-        (other(gpus=0), None, None),
+        (JOB, None, "vc"), (other("lucid:vc=vc;held=1", vc="prof"), None, "vc"), (other(vc="prof"), None, None),
+        (other(vc="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"), (other(vc="other"), None, None),
+        (other("lucid:vc=gone;held=1"), None, "vc"), (other(gpus=0), None, None),
     ],
-)
+)  # fmt: skip
 def test_a_job_belongs_to_the_vc_that_is_noted_or_tagged(job: Accounted, note: JobNote | None, home: str) -> None:
     found = ended_from(job, note, SETTINGS)
     assert (found and found.job.vc) == home
@@ -116,14 +112,12 @@ class Books:
             raise self.error
         since_s = self.slurm.now - past_s
         self.slurm.advance(self.takes_s)
-        return [
-            Accounted(Ended(Job(
-                r.id, r.partition, r.gpus, r.submit_s, r.number, r.user, r.account, r.name, cpus=r.cpus,
-                mem_mib=r.mem_mib, time_limit_s=r.time_limit_s,
-            ), r.end_s, r.end_s - r.start_s, r.state), r.admin_comment)
-            for r in self.slurm.kept.values()
-            if r.ended and r.end_s >= since_s and r.partition in partitions
-        ]  # fmt: skip
+        past = [one for one in self.slurm.kept.values() if one.ended and one.end_s >= since_s]
+        found = []
+        for r in [one for one in past if one.partition in partitions]:
+            job = Job(r.id, r.partition, r.gpus, r.submit_s, r.number, r.user, r.account, r.name)
+            found.append(Accounted(Ended(job, r.end_s, r.end_s - r.start_s, r.state), r.admin_comment))
+        return found
 
 
 class Forgetful(FakeSlurm):
@@ -155,6 +149,10 @@ class Absent(Site):
         self.slurm.advance(seconds)
         self.slurm.forget()
 
+    def back(self, seconds: float = 30.0) -> None:
+        self.start(f"after {self.slurm.now}")
+        self.turns(seconds)
+
     def known(self) -> list[tuple[str, float]]:
         return [(item.job.id, item.ran_s) for item in self.store.ended()]
 
@@ -170,8 +168,7 @@ def test_jobs_that_ended_and_were_forgotten_are_learned_from_once(site: Absent) 
     site.turns(100.0)
     before = dict(site.known())
     site.away(2000.0)
-    site.start("another")
-    site.turns(30.0)
+    site.back()
     found = dict(site.known())
     assert found.keys() > before.keys()
     assert found["1"] == 200.0
@@ -200,8 +197,7 @@ def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
     site.away(0.0)
     site.slurm.advance(300.0)  # one ends and is still shown
     site.books.takes_s = 20.0  # the other ends while accounting is asked
-    site.start("another")
-    site.turns(60.0)
+    site.back(60.0)
     assert len(site.books.asked) == 2
     assert site.slurm.records["between"].ended
     for name in ("before", "meanwhile", "between"):
@@ -209,25 +205,18 @@ def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
 
 
 def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
-    (tmp_path / "off").mkdir()
-    off = Absent(tmp_path / "off", catch_up_days=0)
+    off = Absent(tmp_path, catch_up_days=0)
     off.turns(10.0)
     assert off.books.asked == []
-    site = Absent(tmp_path, catch_up_days=0.5)
+    (tmp_path / "on").mkdir()
+    site = Absent(tmp_path / "on", catch_up_days=0.5)
     site.turns(10.0)
-    assert site.books.asked == [43200.0], "a daemon that was never there begins with that"
-    site.away(30.0)
-    site.start("another")
-    site.turns(30.0)
-    assert len(site.books.asked) == 1, "slurmctld still knows what ended a minute ago"
-    site.away(3600.0)
-    site.start("a third")
-    site.turns(30.0)
-    assert site.books.asked[-1] == pytest.approx(3660.0, abs=30.0)
-    site.away(86400.0)
-    site.start("a fourth")
-    site.turns(30.0)
-    assert site.books.asked[-1] == 43200.0
+    for away_s in (30.0, 3600.0, 86400.0):
+        site.away(away_s)
+        site.back()
+    first, *later = site.books.asked
+    assert first == 43200.0, "a daemon that was never there begins with that"
+    assert later == [pytest.approx(3660.0, abs=30.0), 43200.0], "slurmctld still knows what ended a minute ago"
 
 
 def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
@@ -236,8 +225,7 @@ def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
     site.slurm.node("n1", partitions=frozenset({"vc", "over"}))
     site.slurm.submit("lent", "over", 4, run_s=50.0, mark="lucid:vc=vc;share=0", held=False)
     site.away(900.0)
-    site.start("another")
-    site.turns(30.0)
+    site.back()
     assert [job for job, _ in site.known()] == ["lent"]
 
 
@@ -260,8 +248,7 @@ def test_a_second_try_that_succeeds_is_learned_from(site: Absent) -> None:
     site.slurm.submit("7", "vc", 1, run_s=50.0, held=False, mark="none")
     site.away(500.0)
     site.books.error = ClusterUnavailable("slurmdbd is away")
-    site.start("another")
-    site.turns(100.0)
+    site.back(100.0)
     assert site.known() == []
     site.books.error = None
     site.slurm.advance(700.0)
@@ -269,32 +256,25 @@ def test_a_second_try_that_succeeds_is_learned_from(site: Absent) -> None:
     assert site.known() == [("7", 50.0)]
 
 
-def told(at_s: float, starting: tuple[str, ...] = (), **starts: Span | None) -> dict[str, Span | None] | None:
-    """What is told at 100 s of the jobs a and b, where it was foreseen at ``at_s``; through JSON."""
+FORESEEN: dict[str, tuple[float, str, dict[str, Span | None], dict[str, Span | None] | None]] = {
+    "of now": (100.0, "", {"a": (5, 10, 20), "b": None}, {"a": (5, 10, 20), "b": None}),
+    "nearer": (90.0, "", {"a": (5, 15, 20), "b": (100, 110, 120)}, {"a": (1, 5, 10), "b": (90, 100, 110)}),
+    "starts now": (95.0, "a", {"a": (5, 15, 20), "b": (1, 1, 1)}, {"a": (0, 0, 0), "b": (1, 1, 1)}),
+    "was to start and waits": (95.0, "", {"a": (0, 0, 0), "b": None}, None),
+    "old": (39.0, "", {"a": None, "b": None}, None),
+    "not all who wait": (100.0, "", {"a": (5, 10, 20)}, None),
+}
+"""When it was foreseen, who starts by the plan of 100 s, what was foreseen, and what is told then."""
+
+
+@pytest.mark.parametrize("case", FORESEEN)
+def test_what_was_foreseen_is_told_where_it_holds(case: str) -> None:
+    at_s, starting, foreseen, told = FORESEEN[case]
     snapshot = snap(100.0, part(nodes(1, 8), [waits("a", 8, 0.0), waits("b", 8, 1.0)]))
-    written = json.loads(json.dumps(to_json(StartsAhead(at_s, starts))))
     actions = tuple(Action(job_id, VC, start("n1:0-7")) for job_id in starting)
     plan = Plan(100.0, {VC: PartitionPlan({action.job_id: action.decision for action in actions}, actions)})
-    found = starts_from_view(written, snapshot, plan)
-    return None if found is None else dict(found.starts_in_s)
-
-
-@pytest.mark.parametrize(
-    ("at_s", "starting", "foreseen", "found"),
-    [
-        (100.0, (), {"a": (5, 10, 20), "b": None}, {"a": (5, 10, 20), "b": None}),
-        (90.0, (), {"a": (5, 15, 20), "b": (100, 110, 120)}, {"a": (1, 5, 10), "b": (90, 100, 110)}),
-        (95.0, ("a",), {"a": (5, 15, 20), "b": (1, 1, 1)}, {"a": (0, 0, 0), "b": (1, 1, 1)}),
-        (95.0, (), {"a": (0, 0, 0), "b": None}, None),
-        (39.0, (), {"a": None, "b": None}, None),
-        (100.0, (), {"a": (5, 10, 20)}, None),
-    ],
-    ids=["of now", "comes nearer", "starts now", "was to start and waits", "old", "not all who wait"],
-)
-def test_what_was_foreseen_is_told_where_it_holds(
-    at_s: float, starting: tuple[str, ...], foreseen: dict[str, Span | None], found: dict[str, Span | None] | None
-) -> None:
-    assert told(at_s, starting, **foreseen) == found
+    found = starts_from_view(json.loads(json.dumps(to_json(StartsAhead(at_s, foreseen)))), snapshot, plan)
+    assert (found and dict(found.starts_in_s)) == told
 
 
 def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.exposition import big_store
-from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, settings
+from builders import LIGHT, FixedPredictor, a_cluster, a_job, a_trace, at, by, nodes, settings
 from daemon_site import Site
-from filled_site import bounded_site
-from lucid.cli.main import lucidctl
-from lucid.cli.site import efficiency
+from filled_site import filled_site
 from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
@@ -32,13 +29,9 @@ from lucid.daemon.reporting.counters import Counters, speeds_of
 from lucid.daemon.reporting.metrics import render
 from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import Refusal, StoreError
-from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.registry import make_policy
 from lucid.profiler import waste
-from lucid.profiler.summary import Summary
-from lucid.simulator.cluster.cluster import SimulatedCluster
-from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
@@ -46,12 +39,10 @@ from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metric
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.slurm.view.profiles import ProfileReading
 from lucid.store.sqlite import SqliteStore
-from waste_readings import planted
 
 
 def counts(site: Site) -> dict[str, Any]:
-    found: dict[str, Any] = site.store.view("status")["counts"]
-    return found
+    return dict(site.store.view("status")["counts"])
 
 
 def runs(name: str, partner: str | None = None, **rest: Any) -> Running:
@@ -62,46 +53,45 @@ def result(now_s: float, *running: Running, applied: tuple[Applied, ...] = ()) -
     return CycleResult(Snapshot(now_s, {"vc": Partition("vc", (), running=running)}), Plan(now_s), applied)
 
 
-def pair(own: float | None, other: float | None) -> Applied:
-    speeds = None if own is None or other is None else (own, other)
-    return Applied(Action("b", "vc", Start(at("n1:0-1"), (), "a", speeds=speeds)))
+def tallied(*results: CycleResult, tally: Counters | None = None) -> dict[str, Any]:
+    """What was counted after these cycles."""
+    tally = tally or Counters()
+    for one in results:
+        tally.cycle(one, {}, {}, 0.1)
+    return tally.to_dict()
+
+
+def pair(speeds: tuple[float, float] | None) -> CycleResult:
+    start = Action("b", "vc", Start(at("n1:0-1"), (), "a", speeds=speeds))
+    return result(0.0, runs("a"), applied=(Applied(start),))
 
 
 def test_gpu_time_in_pairs_is_counted_once_for_the_gpus_and_by_what_is_known() -> None:
-    tally = Counters()
-    tally.cycle(result(0.0, runs("a"), applied=(pair(0.9, 0.8),)), {}, {}, 0.1)
-    together = runs("a", "b"), runs("b", "a")
-    tally.cycle(result(10.0, *together), {}, {}, 0.1)
-    tally.cycle(result(40.0, *together), {}, {}, 0.1)
-    found = tally.to_dict()
+    tally, together = Counters(), (runs("a", "b"), runs("b", "a"))
+    found = tallied(pair((0.9, 0.8)), result(10.0, *together), result(40.0, *together), tally=tally)
     assert found["shared_gpu_s"] == {"measured": 0.0, "promised": 80.0, "unknown": 0.0}
     assert found["saved_gpu_s"]["promised"] == pytest.approx(0.7 * 80.0)
     assert found["lost_gpu_s"]["promised"] == pytest.approx(0.3 * 80.0)
-    tally.cycle(result(4000.0, *together), {}, {}, 0.1)
-    assert tally.to_dict()["shared_gpu_s"]["promised"] == 80.0 + 2 * 60.0, "what was not seen is not counted"
-    unasked = Counters()
-    unasked.cycle(result(0.0, runs("a"), applied=(pair(None, None),)), {}, {}, 0.1)
-    unasked.cycle(result(10.0, *together), {}, {}, 0.1)
-    unasked.cycle(result(20.0, *together), {}, {}, 0.1)
-    assert unasked.to_dict()["shared_gpu_s"]["promised"] == 0.0, "nobody promised anything"
-    stranger = runs("a", "c"), runs("c", "a")
-    tally.cycle(result(4010.0, *stranger), {}, {}, 0.1)
-    assert tally.to_dict()["shared_gpu_s"]["unknown"] == 20.0, "promised beside another job"
+    later = tallied(result(4000.0, *together), tally=tally)["shared_gpu_s"]
+    assert later["promised"] == 80.0 + 2 * 60.0, "what was not seen is not counted"
+    stranger = tallied(result(4010.0, runs("a", "c"), runs("c", "a")), tally=tally)["shared_gpu_s"]
+    assert stranger["unknown"] == 20.0, "promised beside another job"
+    unasked = tallied(pair(None), result(10.0, *together), result(20.0, *together))
+    assert unasked["shared_gpu_s"]["promised"] == 0.0, "nobody promised anything"
 
 
 def test_a_pair_that_harms_saves_nothing_and_profiling_runs_do_not_count() -> None:
-    tally = Counters()
-    slow = [
-        replace(runs(one, other), profile=replace(LIGHT, seen_speed=0.4, seen_beside=other))
-        for one, other in (("a", "b"), ("b", "a"))
-    ]
-    tally.cycle(result(0.0, *slow), {}, {}, 0.1)
-    tally.cycle(result(10.0, *slow), {}, {}, 0.1)
-    found = tally.to_dict()
+    tally, slow = (
+        Counters(),
+        [
+            replace(runs(one, other), profile=replace(LIGHT, seen_speed=0.4, seen_beside=other))
+            for one, other in (("a", "b"), ("b", "a"))
+        ],
+    )
+    found = tallied(result(0.0, *slow), result(10.0, *slow), tally=tally)
     assert (found["saved_gpu_s"]["measured"], found["lost_gpu_s"]["measured"]) == (0.0, pytest.approx(24.0))
-    profiled = [replace(one, stage=Stage.PROFILE) for one in slow]
-    tally.cycle(result(20.0, *profiled), {}, {}, 0.1)
-    assert tally.to_dict()["shared_gpu_s"]["measured"] == 20.0
+    profiled = result(20.0, *[replace(one, stage=Stage.PROFILE) for one in slow])
+    assert tallied(profiled, tally=tally)["shared_gpu_s"]["measured"] == 20.0
 
 
 def test_speeds_are_measured_only_where_both_jobs_were_beside_this_partner() -> None:
@@ -115,7 +105,6 @@ def test_speeds_are_measured_only_where_both_jobs_were_beside_this_partner() -> 
 
 
 def test_restarts_are_counted_by_cause_and_only_of_jobs_that_ran() -> None:
-    tally = Counters()
     applied = (
         Applied(Action("a", "vc", EndProfiling(()))),
         Applied(Action("b", "vc", Requeue((), part=True))),
@@ -123,8 +112,7 @@ def test_restarts_are_counted_by_cause_and_only_of_jobs_that_ran() -> None:
         Applied(Action("waits", "vc", EndProfiling(()))),
         Applied(Action("d", "vc", Requeue(())), "job d is not running", Refusal.JOB_MOVED_ON),
     )
-    tally.cycle(result(0.0, *(runs(name) for name in "abcd"), applied=applied), {}, {}, 0.1)
-    found = tally.to_dict()
+    found = tallied(result(0.0, *(runs(name) for name in "abcd"), applied=applied))
     assert found["restarts"] == {"profiled": 1, "parted": 1, "preempted": 1}
     assert found["done"] == {"release": 2, "part": 1, "requeue": 1}
     assert found["refused"]["job_moved_on"] == 1
@@ -199,13 +187,9 @@ def test_figures_of_a_run_by_hand() -> None:
     assert figures["by_vc"]["w"]["avg_jct_s"] == 90.0
     sizes = {size: group["jobs"] for size, group in figures["by_size"].items()}
     assert sizes == {"1": 1, "2-4": 1, "5-8": 0, ">8": 2}
+    assert {sum(inside(gpus) for _, inside in SIZES) for gpus in range(1, 40)} == {1}, "every size is in one class"
     assert LARGE_GPUS == 8
     assert run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))["large_jobs"] == 2
-
-
-@pytest.mark.parametrize("gpus", range(1, 40))
-def test_every_size_is_in_one_class(gpus: int) -> None:
-    assert sum(inside(gpus) for _, inside in SIZES) == 1
 
 
 def test_a_run_without_jobs_has_no_means() -> None:
@@ -226,12 +210,8 @@ def test_shared_gpus_are_held_once() -> None:
     rules = settings(profiling={"enabled": False}, packing={"least_partner_remaining_s": 0.0})
     predictor = FixedPredictor(otherwise_s=400.0)
     made = make_policy("lucid", rules, predictor)
-    cluster = SimulatedCluster(
-        trace,
-        {"vc": nodes(1, 1)},
-        made.profiled,
-        Parts(PairsTable({}, (0.8, 0.8)), profiling=rules.profiling, semantics=Semantics.PUBLISHED_MENDED),
-    )
+    parts = {"profiled": made.profiled, "profiling": rules.profiling, "semantics": Semantics.PUBLISHED_MENDED}
+    cluster = a_cluster(trace, {"vc": nodes(1, 1)}, interference=PairsTable({}, (0.8, 0.8)), **parts)
     figures = run_metrics(run(cluster, made, predictor, settings=rules))
     assert figures["packed_jobs"] == 2
     assert figures["avg_jct_s"] == pytest.approx(400.0 / 0.8)
@@ -256,24 +236,7 @@ def source_of(site: Site, **rest: Any) -> MetricsSource:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Pairs run, jobs wait, a few have ended; two of them idle."""
-    found = Site(tmp_path_factory.mktemp("site"))
-    for number in range(1, 9):
-        found.submit(str(number), 2, run_s=900.0 if number < 3 else 6000.0, user="ada")
-    for number in range(9, 16):
-        found.submit(str(number), 4, run_s=3000.0, user="bob", name="big")
-    found.turns(1500.0, every_s=10.0)
-    profiles = found.folder / "profiles"
-    profiles.mkdir(exist_ok=True)
-    ended = {one.job.id: one for one in found.store.ended()}
-    assert set(ended) == {"1", "2"}
-    begin_s = ended["1"].end_s - ended["1"].ran_s
-    (idle,), _ = planted("idle_from_start", 1)
-    use = idle.job_use(begin_s).use[0]
-    long = replace(use, end_s=begin_s + 900.0, measured_s=900.0, idle=(replace(use.idle[0], end_s=begin_s + 900.0),))
-    both = (long, replace(long, gpu="GPU-b"))
-    write_summary(profiles, Summary("1", "n1", ("GPU-a", "GPU-b"), begin_s, begin_s + 900.0, 900, use=both))
-    return found
+    return filled_site(tmp_path_factory.mktemp("site"))
 
 
 def test_what_lucidd_did_is_told(site: Site) -> None:
@@ -286,17 +249,22 @@ def test_what_lucidd_did_is_told(site: Site) -> None:
     plans = value(found, "lucid_decision_duration_seconds_count")
     assert plans == value(found, "lucid_decision_duration_seconds_bucket", le="+Inf")
     assert value(found, "lucid_slurm_requests_total", kind="read") == status["calls"]["reads"]
-    assert value(found, "lucid_actions_total", verb="start") == len(site.slurm.starts)
+    assert value(found, "lucid_actions_total", verb="start") == sum(
+        job.isdecimal() for _, job, _ in site.slurm.starts
+    )
     assert value(found, "lucid_restarts_total", cause="profiled") == status["counts"]["restarts"]["profiled"] > 0
     assert value(found, "lucid_restarts_total", cause="parted") == 0.0
     assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in Refusal] == [False] * len(Refusal)
     assert value(found, "lucid_partitions", mode="pack") == 1.0
+    assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
+    assert 0 < value(found, "lucid_starvation_margin_seconds", vc="vc") <= 7200.0
+    assert value(found, "lucid_starvation_starts_total", vc="vc")
 
 
 def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path)
-    site.submit("1", 2, run_s=9000.0)
-    site.submit("2", 2, run_s=9000.0)
+    for name in "12":
+        site.submit(name, 2, run_s=9000.0)
     site.turns(300.0, every_s=10.0)
     found = samples(render(source_of(site)))
     labels = {"partition": "vc", "job": "1", "partner": "2"}
@@ -328,22 +296,22 @@ def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: py
 def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waste, "IDLE_START_S", 600.0)
     monkeypatch.setattr(waste, "LEAST_GPU_H", 0.1)
-    found = samples(render(MetricsSource(site.settings, now_s=lambda: site.slurm.now)))
+    found = samples(render(source_of(site)))
+    idle_s = 2 * next(one.ran_s for one in site.store.ended() if one.job.id == "1")
     wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
-    assert wasted == pytest.approx(2 * 900.0)
+    assert wasted == pytest.approx(idle_s)
     assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
     not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
     assert 0 < not_measured < value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
-    assert not [labels for _, labels in found if {"ada", "bob"} & {*dict(labels).values()}], "it names no user"
-    monkeypatch.setattr(efficiency, "live_settings", lambda _config: site.settings)
-    told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
-    data = json.loads(told.output)
-    assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}
+    assert not [labels for _, labels in found if {"ada", "bob", "cyd"} & {*dict(labels).values()}], "it names no user"
+    data = json.loads(site.ctl("efficiency", "--json"))
+    assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(idle_s / 3600.0, abs=1e-3)}
     (one,) = [job for job in data["jobs"] if job["waste"]]
     assert (one["job"], one["user"]) == ("1", "ada")
 
 
 def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
+    site.store.put_view(UPKEEP, [{"kind": "pairs"}])
     assert not [name for name, _ in samples(render(source_of(site))) if name.startswith("lucid_model_error")]
     drift = {"error_ratio": 0.8, "jobs": 120, "psi": {"gpus": 0.1, "limit": 0.3}}
     site.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift, "trouble": None}, {"kind": "pairs"}])
@@ -356,49 +324,34 @@ def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
     assert (coverage is None) == (judged == 0.0)
 
 
-def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
-    site = bounded_site(tmp_path)
-    for number in range(1, 9):
-        site.submit(str(number), 4, run_s=3000.0)
-    site.turns(900.0, every_s=15.0)
-    found = samples(render(source_of(site)))
-    assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
-    margin = value(found, "lucid_starvation_margin_seconds", vc="vc")
-    assert 0 < margin <= 7200.0
-    assert value(found, "lucid_starvation_starts_total", vc="vc")
+def source_at(folder: Path, *store: Any) -> MetricsSource:
+    data = {"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(folder)}}
+    return MetricsSource(settings_from(data, "test"), *store)
 
 
-def test_without_a_store_only_that_is_told(tmp_path: Path) -> None:
-    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
-    assert samples(render(MetricsSource(settings))) == {("lucid_up", ()): 0.0}
-
+def test_without_a_store_only_that_is_told_and_an_empty_one_or_another_versions_is_no_trouble(tmp_path: Path) -> None:
     def fails() -> SqliteStore:
         raise StoreError("locked")
 
-    assert samples(render(MetricsSource(settings, fails))) == {("lucid_up", ()): 0.0}
-
-
-def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path) -> None:
-    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
-    store = SqliteStore(tmp_path / "lucid.db")
-    found = samples(render(MetricsSource(settings)))
-    assert value(found, "lucid_up") == 1.0
-    assert value(found, "lucid_cycles_total") is None
+    for without in (source_at(tmp_path), source_at(tmp_path, fails)):
+        assert samples(render(without)) == {("lucid_up", ()): 0.0}
+    store, source = SqliteStore(tmp_path / "lucid.db"), source_at(tmp_path)
+    found = samples(render(source))
+    assert (value(found, "lucid_up"), value(found, "lucid_cycles_total")) == (1.0, None)
     wrong: list[Any] = [{"partitions": 4}, {"now_s": "x", "partitions": {"a": {}}}, {"calls": [], "models": 3}]
     for one in (3, "x", [], *wrong):
         for name in ("status", "snapshot", UPKEEP, "start_times"):
             store.put_view(name, one)
-        assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+        assert value(samples(render(source)), "lucid_up") == 1.0
     store.put_view("status", {"counts": {"cycle_s": {"counts": [1]}, "starvation": {"a": 3}, "promises": [1]}})
-    assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+    assert value(samples(render(source)), "lucid_up") == 1.0
 
 
 def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "lucid.db")
     jobs = {"1": ("start", 100.0), "2": ("hold", 300.0), "3": ("hold", 200.0)}
-    pending = [
-        {"job": {"id": n, "vc": "v", "gpus": 1, "submit_s": 1.0}, "since_s": at_s} for n, (_, at_s) in jobs.items()
-    ]
+    job = {"vc": "v", "gpus": 1, "submit_s": 1.0}
+    pending = [{"job": {**job, "id": n}, "since_s": at_s} for n, (_, at_s) in jobs.items()]
     name = 'v"\nlucid_up 0\n\x1b\\'
     part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
     made: dict[str, Decision] = {"start": Start((NodeGpus("n1", 1),), ()), "hold": Hold(())}
@@ -407,8 +360,7 @@ def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Pat
         one = {**part, "acting": acting}
         drawn = {"predictions": {}, "wake_s": None, "policy": LivePolicy("lucid", PolicySettings()).to_dict()}
         store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}, **drawn})
-        settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
-        text = render(MetricsSource(settings))
+        text = render(source_at(tmp_path))
         found = samples(text)
         (said,) = [dict(labels)["partition"] for key, labels in found if key == "lucid_pending_jobs"]
         assert text.count(b"\nlucid_up ") == 1

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,7 @@ from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.daemon import barrier as trouble
-from lucid.daemon.barrier import (
-    OWN_TURNS,
-    FailureBarrier,
-    behind_barrier,
-    lives_in_trouble,
-    persistently,
-)
+from lucid.daemon.barrier import OWN_TURNS, FailureBarrier, behind_barrier, lives_in_trouble, persistently
 from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.left_out import LeftOut
@@ -59,17 +54,20 @@ def site(tmp_path: Path, fed: list[str]) -> Site:
     return Site(tmp_path)
 
 
+def beat(site: Site) -> Any:
+    return read_heartbeat(site.folder / "run/heartbeat")
+
+
 def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site) -> None:
     """One daemon goes through them all."""
-    beat = site.folder / "run/heartbeat"
     site.submit("1")
     site.daemon.turn()
     for error in KINDS:
-        before, site.slurm.down = read_heartbeat(beat), error
+        before, site.slurm.down = beat(site), error
         site.slurm.advance(5.0)
         waits = [site.daemon.turn() for _ in range(3)]
         assert all(0 < wait_s <= 30.0 for wait_s in waits), error
-        assert read_heartbeat(beat) == before, "no heartbeat by a turn that failed"
+        assert beat(site) == before, "no heartbeat by a turn that failed"
         shown = json.loads(site.ctl("status", "--json"))
         assert (str(error) or type(error).__name__) in shown["last_error"]
         assert shown["failed_turns"] == 3
@@ -77,7 +75,7 @@ def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site)
         site.slurm.advance(30.0)
         site.daemon.turn()
         assert (site.daemon._barrier.failed, site.store.view("status")["last_error"]) == (0, ""), error
-        assert read_heartbeat(beat) != before, error
+        assert beat(site) != before, error
     site.turns(200.0)
     assert site.slurm.records["1"].state == "RUNNING"
 
@@ -92,15 +90,12 @@ def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(sit
     site.turns(60.0)
     site.slurm.down = ClusterUnreadable(words)
     assert [n for n, job in site.slurm.records.items() if job.held] == ["2_0", "2_1", "3"]
-    before, beat = dict(site.slurm.records), read_heartbeat(site.folder / "run/heartbeat")
-    writes, well = list(site.slurm.writes), len(fed)
-    turns = 20
-    for _ in range(turns):
+    records, before, well = dict(site.slurm.records), (list(site.slurm.writes), beat(site)), len(fed)
+    for _ in range(20):
         site.slurm.now += site.daemon.turn()
-    assert site.slurm.writes == writes, "Slurm was told nothing"
-    assert {n: site.slurm.records[n].held for n in before} == {n: job.held for n, job in before.items()}
-    assert read_heartbeat(site.folder / "run/heartbeat") == beat
-    assert len(fed) == well + turns, "to start it anew would not help"
+    assert (site.slurm.writes, beat(site)) == before, "Slurm was told nothing, nor that lucidd goes on"
+    assert {n: site.slurm.records[n].held for n in records} == {n: job.held for n, job in records.items()}
+    assert len(fed) == well + 20, "to start it anew would not help"
     assert any(words in item.what for item in check_state(site.settings, site.slurm.now))
     site.slurm.down = False
     site.turns(600.0)
@@ -113,7 +108,7 @@ def test_an_interrupt_is_no_trouble(site: Site) -> None:
         site.daemon.turn()
 
 
-def test_one_that_fails_of_itself_is_fed_no_more(fed: list[str]) -> None:
+def test_one_that_fails_of_itself_is_fed_no_more_and_one_that_cannot_reach_slurm_is_well(fed: list[str]) -> None:
     turns = FailureBarrier(1.0)
     waits = [turns.bad("cycle failed", ValueError("x")) for _ in range(10)]
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
@@ -122,9 +117,7 @@ def test_one_that_fails_of_itself_is_fed_no_more(fed: list[str]) -> None:
     assert len(fed) == OWN_TURNS
     turns.bad("cycle failed", ValueError("x"))
     assert len(fed) == OWN_TURNS + 1
-
-
-def test_one_that_cannot_reach_slurm_is_well_and_is_fed(fed: list[str]) -> None:
+    fed.clear()
     turns = FailureBarrier(1.0)
     assert [turns.bad("cycle not finished", ClusterUnavailable(f"in {n} s")) for n in range(50)] == [1.0] * 50
     assert len(fed) == 50
@@ -185,30 +178,27 @@ def test_a_start_that_fails_is_tried_again_unless_an_administrator_must_mend_it(
             tries.append(int(timeout or 0))
             return len(tries) > 7 and bool(self.set() or True)
 
-    def fails(error: Exception) -> Any:
-        def make() -> int:
-            if len(tries) < 3:
-                raise error
-            return 7
+    def fails(error: Exception) -> int:
+        if len(tries) < 3:
+            raise error
+        return 7
 
-        return make
-
-    assert persistently(fails(OSError("full")), Stop(), "start failed") == 7
+    full = partial(fails, OSError("full"))
+    assert persistently(full, Stop(), "start failed") == 7
     assert tries == [1, 2, 4]
     tries.clear()
     with pytest.raises(ConfigError):
-        persistently(fails(ConfigError("x")), Stop(), "start failed")
+        persistently(partial(fails, ConfigError("x")), Stop(), "start failed")
     with pytest.raises(OSError, match="full"):
-        persistently(fails(OSError("full")), Stop(), "start failed", once=True)
+        persistently(full, Stop(), "start failed", once=True)
     stop = Stop()
     assert persistently(lambda: 1 // 0, stop, "start failed") is None
     assert stop.is_set()
 
 
 def test_a_line_of_the_log_is_json_whatever_it_holds() -> None:
-    record = logging.LogRecord("lucidd", logging.ERROR, "", 0, "x", (), None)
-    record.facts = {"why": object(), "bytes": b"\xff"}
-    json.loads(JsonLines().format(record))
+    facts = {"why": object(), "bytes": b"\xff"}
+    json.loads(JsonLines().format(logging.makeLogRecord({"msg": "x", "levelno": logging.ERROR, "facts": facts})))
 
 
 class Brittle:
@@ -251,24 +241,24 @@ def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> No
     with_memory = replace(scene, memory={"vc": LucidMemory(spoilt)})
     with pytest.raises(AttributeError):
         inner.plan(with_memory)
-    forgotten: list[tuple[list[str], Exception]] = []
-    guarded = PolicyHost(
-        lambda _: inner, FixedPredictor(), forgot=lambda memory, error: forgotten.append(([*memory], error))
-    )
+    forgotten: list[str] = []
+    guarded = PolicyHost(lambda _: inner, FixedPredictor(), forgot=lambda memory, _: forgotten.extend(memory))
     plan = guarded.plan(with_memory)
     assert [type(plan.partitions["vc"].decisions[job]) for job in "ab"] == [Start, Start]
     assert (guarded.name, guarded.rules) == ("lucid", inner.rules)
-    assert [names for names, _ in forgotten] == [["vc"]]
+    assert forgotten == ["vc"]
     assert guarded.plan(replace(scene, memory=plan.memory)).memory.keys() == {"vc"}
     with pytest.raises(AttributeError):
         guarded.plan(replace(scene, partitions={"vc": None}))  # type: ignore[dict-item]
 
 
 def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Site) -> None:
-    """Nothing is held for ever because its record cannot be read; nothing is forgotten of it either."""
+    """Nothing is held for ever because its record cannot be read; nothing is forgotten of it either, nor of one
+    that a look did not name."""
     site.submit("1")
     site.turns(10.0)
     assert "1" in site.store.notes()
+    whole = site.slurm.records["1"]
     site.submit("2")
     unread = {key: replace(site.slurm.records[key], unread="TypeError: x", request=Request()) for key in ("1", "2")}
     site.slurm.records.update(unread)
@@ -276,14 +266,9 @@ def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Sit
     assert "1" in site.store.notes()
     assert not site.slurm.records["2"].held
     assert site.daemon._barrier.failed == 0
-
-
-def test_a_look_that_does_not_name_every_job_forgets_no_note(site: Site) -> None:
-    site.submit("1")
-    site.turns(10.0)
-    gone = site.slurm.records.pop("1")
+    del site.slurm.records["1"]
     site.slurm.run_s[""] = 1e9
-    site.slurm.records["?"] = replace(gone, id="", number=0, unread="TypeError: x", lost=True, placement=())
+    site.slurm.records["?"] = replace(whole, id="", number=0, unread="TypeError: x", lost=True, placement=())
     site.turns(10.0)
     assert "1" in site.store.notes()
     del site.slurm.records["?"]
@@ -312,14 +297,6 @@ FULL = "lucid.db: cannot be written (database or disk is full)"
 HERE = socket.gethostname()
 
 
-def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise StoreError(FULL)
-
-    for name in ("take_lease", "put_view", "put_notes", "set_setting"):
-        monkeypatch.setattr(SqliteStore, name, refuse)
-
-
 def told(site: Site) -> list[str]:
     return [f"{item.what} → {item.remedy}" for item in check_state(site.settings, site.slurm.now) if item.remedy]
 
@@ -327,26 +304,25 @@ def told(site: Site) -> list[str]:
 def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_store(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreError(FULL)
+
     site.turns(5.0)
     with monkeypatch.context() as broken:
-        full(broken)
+        for name in ("take_lease", "put_view", "put_notes", "set_setting"):
+            broken.setattr(SqliteStore, name, refuse)
         site.turns(120.0)
-        words = "; ".join(told(site))
-        assert "is down" not in words
-        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL} → mend that" in words
-        assert "systemctl start" not in words
         broken.setattr("lucid.cli.jobs.queue.time.time", lambda: site.slurm.now)
-        said = site.ctl("status")
-        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}" in " ".join(said.split())
-        assert "DOWN" not in said
+        doctor, status = "; ".join(told(site)), " ".join(site.ctl("status").split())
+        cause = f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}"
+        assert (f"{cause} → mend that" in doctor, cause in status) == (True, True)
+        assert not [words for words in ("is down", "systemctl start", "DOWN") if words in doctor + status]
     site.turns(60.0)
     assert not list((site.folder / "run").glob("trouble.*")), "a good turn ends it"
     assert not [words for words in told(site) if "decides nothing" in words or "is down" in words]
 
 
-def test_where_nobody_can_say_so_doctor_claims_no_more_than_it_sees(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_says_so_doctor_claims_what_it_sees(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.turns(5.0)
     site.slurm.now += 3600.0
     site.store.take_lease(f"{HERE}:{os.getpid()}:1", site.slurm.now - 600.0, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from lucid.node.reports import HealthFolder, health_folder, write_health
 from lucid.orchestrator.capacity.gpus_out import judge
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.act.placeholders import NAME
+from lucid.slurm.records.job import SlurmJob
 
 RULES = GpuHealthSettings()
 XID = GpuFault("xid", "fallen off the bus", 100.0, 100.0, 100.0, 79, needs="reboot")
@@ -100,10 +102,22 @@ class Sick(Site):
         if self.daemon._cycles is not None:
             self.daemon._cycles.gpu_health._folder = self.daemon.parts.health
 
+    def loses_one(self) -> None:
+        """GPU 2 of n1 is out from now on."""
+        self.turns(5)
+        self.tell(XID)
+        self.turns(10)
+        assert self.held() == ["n1:2"]
+
+    def placeholders(self) -> list[SlurmJob]:
+        return [one for one in self.slurm.records.values() if one.name.startswith(NAME)]
+
     def held(self) -> list[str]:
-        return [
-            r.name.removeprefix(NAME) for r in self.slurm.records.values() if r.name.startswith(NAME) and r.running
-        ]
+        return [one.name.removeprefix(NAME) for one in self.placeholders() if one.running]
+
+    def answer(self, *words: str) -> Any:
+        """Of a command, with --json."""
+        return json.loads(self.ctl(*words, "--json"))
 
     def used(self) -> set[tuple[str, int]]:
         running = [r for r in self.slurm.records.values() if r.running and not r.name.startswith(NAME)]
@@ -116,10 +130,7 @@ def site(tmp_path: Path) -> Sick:
 
 
 def test_the_gpu_and_no_other_is_left_out_and_a_person_returns_it(site: Sick) -> None:
-    site.turns(5)
-    site.tell(XID)
-    site.turns(10)
-    assert site.held() == ["n1:2"]
+    site.loses_one()
     for i in range(10):
         site.submit(str(i), time_limit_s=600.0)
     site.turns(10)
@@ -128,12 +139,11 @@ def test_the_gpu_and_no_other_is_left_out_and_a_person_returns_it(site: Sick) ->
     assert "GPU 2 of n1 is out since" in site.ctl("explain", "9")
     assert "n1:2" in site.ctl("gpu", "health")
     assert "GPU 2 of n1 is out: Xid 79, fallen off the bus" in site.ctl("status")
-    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["out"][0]["index"] == 2
-    assert json.loads(site.ctl("gpu", "health", "--json"))["out"][0]["code"] == 79
+    assert site.answer("status")["gpu_health"]["out"][0]["index"] == 2
+    assert site.answer("gpu", "health")["out"][0]["code"] == 79
     assert "n1:2 is back" in site.ctl("gpu", "return", "n1:2")
     site.turns(10)
-    assert site.held() == []
-    assert len(site.used()) == 8
+    assert (site.held(), len(site.used())) == ([], 8)
     assert site.ctl("gpu", "health").startswith("no GPU is out")
 
 
@@ -143,10 +153,10 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
     (part,) = site.slurm.records["1"].placement
     site.tell(XID, node=part.node)
     site.turns(20)
-    placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
+    (placeholder,) = site.placeholders()
     assert (site.slurm.records["1"].state, placeholder.state) == ("RUNNING", "PENDING")
     assert placeholder.dependency == "afterany:1"
-    assert json.loads(site.ctl("status", "--json"))["on_gpus_out"][0]["job"] == "1"
+    assert site.answer("status")["on_gpus_out"][0]["job"] == "1"
     (entry,) = site.daemon.cluster.observe().partitions["vc"].running  # type: ignore[union-attr]
     assert entry.alone
     site.slurm.run_s["1"] = 0.0
@@ -154,31 +164,23 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
     assert site.held() == [f"{part.node}:2"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "mark", "stays"), [(XID, "restart", False), (XID, "", True), (HOT, "restart", True)]
-)
+@pytest.mark.parametrize(("fault", "mark", "stays"), [(XID, ";restart=1", 0), (XID, "", 1), (HOT, ";restart=1", 1)])
 def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(
-    site: Sick, fault: GpuFault, mark: str, stays: bool
+    site: Sick, fault: GpuFault, mark: str, stays: int
 ) -> None:
-    tag = "lucid:vc=vc" + ";restart=1" * bool(mark)
-    site.submit("1", time_limit_s=6000.0, mark=tag)
+    site.submit("1", time_limit_s=6000.0, mark="lucid:vc=vc" + mark)
     site.turns(5)
     (part,) = site.slurm.records["1"].placement
     site.tell(fault, node=part.node, index=part.gpus[0])
     site.turns(60)
     record = site.slurm.records["1"]
-    assert record.running
-    assert (record.restarts == 0) is stays
-    assert (record.placement == (part,)) is stays
-    if not stays:
-        assert f"GPU {part.gpus[0]} of {part.node} is out" in site.ctl("explain", "1")
-    else:
-        assert "it runs on a GPU that is not well, and goes on" in site.ctl("explain", "1")
+    assert (record.running, record.restarts == 0, record.placement == (part,)) == (True, stays, stays)
+    gone, goes_on = f"GPU {part.gpus[0]} of {part.node} is out", "it runs on a GPU that is not well, and goes on"
+    assert (goes_on if stays else gone) in site.ctl("explain", "1")
 
 
 def test_the_placeholder_is_renewed_while_lucidd_lives_and_ends_without_it(site: Sick) -> None:
-    site.turns(5)
-    site.tell(XID)
+    site.loses_one()
     site.turns(3000, every_s=20.0)
     assert site.held() == ["n1:2"]
     site.slurm.advance(901.0)
@@ -208,8 +210,7 @@ def test_where_device_numbers_have_holes_the_gpu_of_that_file_is_out_and_no_othe
     site.tell(XID, index=3)
     site.turns(30)
     assert "n1:3" in site.held()
-    holder = next(r for r in site.slurm.records.values() if r.name == NAME + "n1:3")
-    assert holder.placement == (NodeGpus("n1", 1 << 2),)
+    assert [one.placement for one in site.placeholders() if one.name == NAME + "n1:3"] == [(NodeGpus("n1", 1 << 2),)]
     for i in range(1, 12):
         site.submit(str(i), time_limit_s=600.0)
     site.turns(30)
@@ -217,9 +218,8 @@ def test_where_device_numbers_have_holes_the_gpu_of_that_file_is_out_and_no_othe
     assert "GPU 3 of n1 is out since" in site.ctl("explain", "11")
     site.ctl("gpu", "out", "n1:2", "--reason", "no such GPU")
     site.turns(10)
-    assert "not kept off n1:2: Slurm knows no GPU of this number on its node (it has 0, 1, 3, 5)" in site.ctl(
-        "gpu", "health"
-    )
+    none = "not kept off n1:2: Slurm knows no GPU of this number on its node (it has 0, 1, 3, 5)"
+    assert none in site.ctl("gpu", "health")
     assert [gpu for node, gpu in sorted(site.used()) if node == "n1"] == [0, 1, 3]
 
 
@@ -232,9 +232,9 @@ def test_numbers_that_do_not_fit_those_of_the_sampler_are_told(site: Sick) -> No
         told = tuple(CardHealth(number, f"GPU-{number}") for number in seen)
         write_health(folder, NodeHealth(node, site.slurm.now, "boot", 1.0, cards=told))
     site.turns(20)
-    (odd,) = json.loads(site.ctl("gpu", "health", "--json"))["odd_numbers"]
-    assert odd == {"node": "n1", "slurm": [0, 1, 2, 3], "sampler": [0, 1, 3, 5]}
-    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["odd_numbers"] == [odd]
+    odd = [{"node": "n1", "slurm": [0, 1, 2, 3], "sampler": [0, 1, 3, 5]}]
+    assert site.answer("gpu", "health")["odd_numbers"] == odd
+    assert site.answer("status")["gpu_health"]["odd_numbers"] == odd
     says = "n1: by their types Slurm's GPUs are those with the device numbers 0, 1, 2, 3, and its sampler sees 0, 1"
     assert says in site.ctl("gpu", "health")
     (bad,) = [one for one in check_state(site.settings, site.slurm.now) if says in one.what]
@@ -243,10 +243,7 @@ def test_numbers_that_do_not_fit_those_of_the_sampler_are_told(site: Sick) -> No
 
 @pytest.mark.parametrize("how", ["mode", "drained", "off"])
 def test_slurm_has_the_gpu_where_lucid_may_not_act(site: Sick, how: str) -> None:
-    site.turns(5)
-    site.tell(XID)
-    site.turns(10)
-    assert site.held() == ["n1:2"]
+    site.loses_one()
     if how == "mode":
         site.ctl("mode", "vc", "observe")
     elif how == "drained":
@@ -267,10 +264,9 @@ def test_a_sampler_and_a_driver_that_say_nothing_are_named_and_what_is_beyond_th
     write_health(folder, NodeHealth("n9", 1.0, silent_s=500.0))
     os.utime(folder / "n9.json", (1.0, 1.0))
     site.turns(10)
-    told = json.loads(site.ctl("gpu", "health", "--json"))
-    assert (len(told["out"]), len(told["beyond"])) == (1, 1)
-    assert told["sampler_silent"] == ["n9"]
-    assert len(json.loads(site.ctl("status", "--json"))["gpu_health"]["beyond"]) == 1
+    told = site.answer("gpu", "health")
+    assert (len(told["out"]), len(told["beyond"]), told["sampler_silent"]) == (1, 1, ["n9"])
+    assert len(site.answer("status")["gpu_health"]["beyond"]) == 1
     assert told["driver_silent"] == [{"node": "n9", "since_s": 500.0}]
     text = site.ctl("gpu", "health")
     assert "and is not taken out: too many are" in text
@@ -289,21 +285,18 @@ def test_where_slurm_refuses_it_lucid_leaves_the_gpu_out_itself_and_says_so(site
     assert "Slurm's own jobs are not kept off n1:2: no such account" in site.ctl("gpu", "health")
 
 
-def test_where_nobody_can_tell_who_lucidd_is_turns_go_on_and_it_is_told(
-    site: Sick, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_can_tell_who_lucidd_is_turns_go_on_and_it_is_told(site: Sick) -> None:
     def who() -> tuple[int, str]:
         raise ClusterUnavailable("id: exit status 126")
 
-    monkeypatch.setattr(site.slurm, "who", who)
+    site.slurm.who = who
     site.submit("1", name=NAME + "n2:0", time_limit_s=600.0)
     site.turns(5)
     site.tell(XID)
     site.turns(20)
     assert site.slurm.records["1"].running
-    assert "not kept off n1:2: who lucidd is on the cluster is not known: id: exit status 126" in site.ctl(
-        "gpu", "health"
-    )
+    unknown = "not kept off n1:2: who lucidd is on the cluster is not known: id: exit status 126"
+    assert unknown in site.ctl("gpu", "health")
     assert site.store.view("status")["last_error"] == ""
 
 
@@ -323,16 +316,15 @@ def test_what_cannot_be_read_keeps_nobody_from_starting(site: Sick) -> None:
     site.submit("1", time_limit_s=600.0)
     site.turns(10)
     assert site.slurm.records["1"].running
-    told = json.loads(site.ctl("gpu", "health", "--json"))
-    assert [one["file"] for one in told["unread"]] == ["n1.json"]
-    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["unread"]
+    assert [one["file"] for one in site.answer("gpu", "health")["unread"]] == ["n1.json"]
+    assert site.answer("status")["gpu_health"]["unread"]
     site.tell(replace(XID, bad=False))
     site.slurm.refuses_held = "no"
     site.ctl("gpu", "out", "n1:1", "--reason", "x")
     site.turns(10)
-    told = json.loads(site.ctl("gpu", "health", "--json"))
+    told = site.answer("gpu", "health")
     assert told["not_kept"] == [{"gpu": "n1:1", "why": "no"}]
-    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["not_kept"]
+    assert site.answer("status")["gpu_health"]["not_kept"]
     assert [fault["bad"] for fault in told["faults"]] == [False]
     assert site.ctl("gpu", "health", "--all").count("Xid 79") == 1
     assert isinstance(site.slurm.records["1"].placement[0], NodeGpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ DAY_S = 24 * HOUR_S
 
 def came(now_s: float, gpus_per_hour: int, hours: int) -> list[Ended]:
     """Jobs of 4 GPUs, as many in each of the last hours; all of them have ended."""
-    found = []
-    for hour in range(hours):
-        for n in range(gpus_per_hour // 4):
-            job = Job(f"old{hour}.{n}", "vc", 4, now_s - HOUR_S * (hour + 1) + 60.0 * n, 0, "ada", "lab")
-            found.append(Ended(job, job.submit_s + 50.0, 50.0))
-    return found
+    jobs = [
+        Job(f"old{hour}.{n}", "vc", 4, now_s - HOUR_S * (hour + 1) + 60.0 * n, 0, "ada", "lab")
+        for hour in range(hours)
+        for n in range(gpus_per_hour // 4)
+    ]
+    return [Ended(job, job.submit_s + 50.0, 50.0) for job in jobs]
 
 
 def busy(site: Site, gpus_per_hour: int) -> None:
@@ -62,20 +63,14 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
     return seen
 
 
-@pytest.mark.parametrize(("restarts", "profiled"), [("allowed", 12.0), (None, 0.0)], ids=["moved", "in place"])
-def test_a_live_cycle_knows_what_has_been_submitted_of_late(
-    tmp_path: Path, snapshots: list[Snapshot], restarts: str | None, profiled: float
-) -> None:
-    """Jobs that are profiled in place will not queue for profiling nodes."""
+@pytest.mark.parametrize("restarts", ["allowed", None])
+def test_a_live_cycle_knows_what_was_submitted(tmp_path: Path, snapshots: list[Snapshot], restarts: Any) -> None:
+    """Jobs that are profiled in place will not queue for profiling nodes. What comes counts from the next bin on."""
     site = Site(tmp_path, restarts)
     busy(site, 12)
     site.daemon.turn()
+    profiled = 12.0 if restarts else 0.0
     assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, profiled)
-
-
-def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots: list[Snapshot]) -> None:
-    site = Site(tmp_path)
-    busy(site, 12)
     site.submit("1", 2, run_s=30.0)
     site.turns(BIN_S + 100.0)
     assert snapshots[-1].arrivals.per_hour("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
@@ -144,20 +139,16 @@ def said(scenario: Scenario, now_s: float) -> ArrivalForecast:
     return forecaster.forecast(now_s)
 
 
-def test_nobody_forecasts_where_nobody_looks() -> None:
-    scenario = Scenario(a_trace(by("a", 1, 60.0)))
-    assert scenario.forecaster_for(scenario.settings.policy, lambda job: False) is None
-
-
 def test_a_given_model_forecasts_and_knows_what_came_before_the_trace() -> None:
+    unseen = Scenario(a_trace(by("a", 1, 60.0)))
+    assert unseen.forecaster_for(unseen.settings.policy, lambda job: False) is None, "nobody looks at it"
     before = [a_job(f"before{n}", 2, at_s - 30 * DAY_S) for n, at_s in enumerate(hourly(30))]
     trace = a_trace(*[by(f"j{n}", 2, 60.0, at_s) for n, at_s in enumerate(hourly(1))])
-    alone = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(constant(2.0), "v7"))
-    assert said(alone, 20 * HOUR_S).by == "seasonal means"
-    known = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(constant(2.0), "v7", before))
-    assert said(known, 20 * HOUR_S) == ArrivalForecast("throughput v7", {"vc": 18.0})
-    means = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(None, "", before))
-    assert said(means, 20 * HOUR_S) == ArrivalForecast("seasonal means", {"vc": 2.0})
+    given = (constant(2.0), "v7"), (constant(2.0), "v7", before), (None, "", before)
+    scenarios = (Scenario(trace, settings=TIME_AWARE, throughput=Throughput(*model)) for model in given)
+    alone, known, means = (said(scenario, 20 * HOUR_S) for scenario in scenarios)
+    assert (alone.by, known) == ("seasonal means", ArrivalForecast("throughput v7", {"vc": 18.0}))
+    assert means == ArrivalForecast("seasonal means", {"vc": 2.0})
 
 
 def test_as_live_goes_by_the_library_of_the_daemon(tmp_path: Path) -> None:
@@ -165,13 +156,11 @@ def test_as_live_goes_by_the_library_of_the_daemon(tmp_path: Path) -> None:
     serve(tmp_path / "kept", constant(2.0))
     trace = a_trace(by("a", 1, 60.0))
 
-    def read(as_live: bool) -> tuple[Scenario, list[str]]:
-        return read_scenario(trace, ReplayOptions(config=tmp_path / "lucid.toml", as_live=as_live))
-
-    scenario, notes = read(as_live=True)
+    read = partial(read_scenario, trace)
+    scenario, notes = read(ReplayOptions(config=tmp_path / "lucid.toml", as_live=True))
     assert scenario.throughput.version == "v1"
     assert any("forecast by throughput v1" in note for note in notes)
-    assert read(as_live=False)[0].throughput is None
+    assert read(ReplayOptions(config=tmp_path / "lucid.toml"))[0].throughput is None
 
 
 def test_a_learned_forecast_is_trained_on_the_past_of_the_replay_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,9 @@ class LearnedSite(Site):
     def models(self) -> Any:
         return json.loads(self.ctl("status", "--json"))["models"]
 
+    def says(self, kind: str, version: str, why: str) -> bool:
+        return bool(self.models()[kind] == {"version": version, "why": why, "trouble": False})
+
     def prediction(self, job_id: str) -> Any:
         return json.loads(self.ctl("explain", job_id, "--json"))["prediction"]
 
@@ -95,7 +98,7 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     site.serve("share", TINY)
     site.submit("2", run_s=100.0)
     site.turns(10.0)
-    assert site.models()["duration"] == {"version": "v1", "why": "judged better", "trouble": False}
+    assert site.says("duration", "v1", "judged better")
     assert site.prediction("2")["duration_source"].startswith("learned v1: ")
     site.turns(300.0)
     site.submit("3", run_s=100.0)
@@ -106,16 +109,15 @@ def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(sit
     assert "share score 0 (Tiny) by share tree v1" in told
     site.serve("share", JUMBO)
     site.turns(10.0)
-    assert site.models()["share"] == {"version": "v2", "why": "judged better", "trouble": False}
+    assert site.says("share", "v2", "judged better")
     site.library.rollback("share", "it was worse")
     site.turns(10.0)
-    assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
+    assert site.says("share", "v1", "it was worse; was v2")
     assert site.slurm.records["2"].state == "COMPLETED"
     assert site.prediction("2")["duration_terms"]["terms"], "after its end, too, explain shows by what it was decided"
     site.library.suspend("duration", "its error drifted")
     site.turns(10.0)
-    suspended = {"version": "history means", "why": "v1 is suspended: its error drifted", "trouble": False}
-    assert site.models()["duration"] == suspended
+    assert site.says("duration", "history means", "v1 is suspended: its error drifted")
 
 
 def test_a_damaged_version_is_passed_over_and_told(site: LearnedSite) -> None:
@@ -129,23 +131,18 @@ def test_a_damaged_version_is_passed_over_and_told(site: LearnedSite) -> None:
     assert (found["duration"]["version"], found["duration"]["trouble"]) == ("history means", True)
     assert found["share"]["version"] == "v1"
     assert "the duration model in service cannot be used" in site.ctl("status")
-    findings = [f for f in check_state(site.settings, 1e9) if "duration model" in f.what]
-    assert [f.level for f in findings] == ["warn"]
-    assert "rollback duration" in findings[0].remedy
+    (finding,) = [f for f in check_state(site.settings, 1e9) if "duration model" in f.what]
+    assert (finding.level, "rollback duration" in finding.remedy) == ("warn", True)
     assert site.slurm.starts, "and jobs go on"
 
 
 def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Path) -> None:
     names = ["a,b", 'q"q', "two\nlines", "ü☃", "", "'; DROP", "|" * 25, " x "]
-    jobs = [
-        Ended(
-            Job(f"{n}", "vc", n % 3, 1.6e9 + n, n, "ada", "", name, 2 * n, 100 * n, 600.0 if n % 2 else None),
-            1.6e9 + 100.25 * (n + 1),
-            10.125 * (n + 1),
-            profile=JobProfile(40.5 + n, 20.0, 3000.0) if n % 2 else None,
-        )
-        for n, name in enumerate(names)
-    ]
+    jobs = []
+    for n, name in enumerate(names):
+        job = Job(f"{n}", "vc", n % 3, 1.6e9 + n, n, "ada", "", name, 2 * n, 100 * n, 600.0 if n % 2 else None)
+        profile = JobProfile(40.5 + n, 20.0, 3000.0) if n % 2 else None
+        jobs.append(Ended(job, 1.6e9 + 100.25 * (n + 1), 10.125 * (n + 1), profile=profile))
     write_job_log(tmp_path / "sub/jobs.csv", jobs)
     read, made = read_jobs(tmp_path / "sub/jobs.csv"), ended_table(jobs).by_submit()
     for column in ("job_id", "user", "account", "partition", "name"):
@@ -158,7 +155,7 @@ def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Pa
     assert "half" in read_jobs(tmp_path / "jobs.csv").name[0]
 
 
-def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
+def upkeep(folder: Path, jobs: int, trains: Any = None, /, **models: Any) -> tuple[Upkeep, list[int]]:
     """An upkeep over so many finished jobs, and how often it has trained."""
     store = SqliteStore(IN_MEMORY)
     ran: list[int] = []
@@ -170,17 +167,15 @@ def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
         return [{"kind": "duration"}]
 
     data = {"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(folder)}, "models": models}
-    return Upkeep(settings_from(data, "test"), store, train), ran
+    return Upkeep(settings_from(data, "test"), store, trains or train), ran
 
 
 def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(tmp_path: Path) -> None:
-    few, ran = upkeep(tmp_path, 49)
-    assert (few(), ran) == ([], [])
-    assert len(read_jobs(tmp_path / "jobs.csv")) == 49
-    enough, ran = upkeep(tmp_path, 50)
-    assert (enough(), ran) == ([{"kind": "duration"}], [50])
-    measured, ran = upkeep(tmp_path, 0, profiles="p.csv", pairs="q.csv")
-    assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
+    measured = {"profiles": "p.csv", "pairs": "q.csv"}  # which need no finished job
+    for jobs, more, times in ((49, {}, 0), (50, {}, 1), (0, measured, 1)):
+        due, ran = upkeep(tmp_path, jobs, **more)
+        assert (due(), ran) == ([{"kind": "duration"}] * times, [jobs] * times)
+        assert len(read_jobs(tmp_path / "jobs.csv")) == jobs or more
 
 
 @pytest.mark.parametrize(("every_h", "times"), [(0.0, 0), (6.0, 1)])
@@ -226,13 +221,11 @@ def test_what_did_not_run_has_no_run_time_in_the_log(tmp_path: Path) -> None:
 def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> None:
     site.submit("1", run_s=65.0)
     site.turns(20.0)
-    slurm = site.slurm
-    slurm._set("1", flags=frozenset({"CONFIGURING"}))
+    site.slurm._set("1", flags=frozenset({"CONFIGURING"}))
     site.turns(40.0)
-    slurm._set("1", state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    site.slurm._set("1", state="FAILED", end_s=site.slurm.now, flags=frozenset(), placement=())
     site.turns(20.0)
-    (ended,) = site.store.ended()
-    assert not ended.ran
+    assert [one.ran for one in site.store.ended()] == [False]
 
 
 def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
@@ -262,9 +255,7 @@ def test_a_training_that_fails_is_logged(error: Exception, tmp_path: Path, caplo
     def train() -> list[dict[str, Any]]:
         raise error
 
-    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
-    settings = settings_from({"daemon": daemon, "models": {"jobs": "x.log"}}, "test")
-    assert Upkeep(settings, SqliteStore(IN_MEMORY), train)() == []
+    assert upkeep(tmp_path, 0, train, jobs="x.log")[0]() == []
     assert str(error) in caplog.text
 
 
@@ -285,14 +276,9 @@ with Library(Path(sys.argv[1])).training():
 """
 
 
-def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
-    tmp_path: Path,
-) -> None:
-    log, library, sign = (
-        job_log(tmp_path / "jobs.csv", cluster(120)),
-        Library(tmp_path / "library"),
-        tmp_path / "sign",
-    )
+def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(tmp_path: Path) -> None:
+    log = job_log(tmp_path / "jobs.csv", cluster(120))
+    library, sign = Library(tmp_path / "library"), tmp_path / "sign"
     tick = partial(trained, Children(), ["--jobs", str(log), "--library", str(library.root)])
     victim = subprocess.Popen([sys.executable, "-c", _STUCK, str(library.root), str(sign)], env=dict(os.environ))
     try:
@@ -309,11 +295,17 @@ def test_a_child_decides_and_says_so_after_one_killed_with_sigkill(
     assert library.serving("duration") == 1
 
 
-_PARENT = """
+_CHILD = """
+import threading, time
 from datetime import timedelta
 import lucid.daemon.learning.child as child
+children = child.Children()
+def work():
+    children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+"""
+_PARENT = """
 child.os.nice = lambda _: open({path!r}, "w").write(str(__import__("os").getpid()))
-child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+work()
 """
 
 
@@ -327,42 +319,35 @@ def _running(pid: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     told = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, "-c", _PARENT.format(path=str(told))]) as parent:
-        while not (told.exists() and told.read_text()):
-            assert parent.poll() is None
-            time.sleep(0.05)
+    with subprocess.Popen([sys.executable, "-c", _CHILD + _PARENT.format(path=str(told))]) as parent:
+        until(lambda: told.exists() and told.read_text())
         child = int(told.read_text())
         assert _running(child)
         os.kill(parent.pid, signal.SIGKILL)
-    for _ in range(600):
-        if not _running(child):
-            return
-        time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
-    pytest.fail("the child outlived its parent by a minute")
+    try:
+        until(lambda: not _running(child))
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        raise
 
 
 _ENDS = """
-import threading, time
-from datetime import timedelta
-import lucid.daemon.learning.child as child
-children = child.Children()
-def work():
+def told():
     try:
-        children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
+        work()
     except TimeoutError as error:
         print(error, flush=True)
-thread = threading.Thread(target=work)
+thread = threading.Thread(target=told)
 thread.start()
 while not children._running:
     time.sleep(0.05)
 children.end()
 thread.join()
-work()
+told()
 """
 
 
 def test_a_process_that_ends_waits_for_no_child() -> None:
     """A training of an hour kept lucidd from ending after SIGTERM: its thread waited for the child."""
-    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]
+    said = subprocess.check_output([sys.executable, "-c", _CHILD + _ENDS], text=True, timeout=120)
+    assert said.splitlines() == ["was stopped, because lucidd ends", "was not begun, because lucidd ends"]

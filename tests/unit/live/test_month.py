@@ -8,7 +8,7 @@ import json
 import random
 import resource
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -47,8 +47,8 @@ _PLAIN = (str, bytes, int, float, complex, type(None))
 
 
 def walk(root: object, *apart: object) -> Iterator[tuple[str, Any]]:
-    """Each object that *root* keeps, once, with the way to it in words; not what is reached through ``apart`` alone,
-    nor through the code: of functions only what their closures and defaults hold."""
+    """Each object that *root* keeps, once, with the types on the way to it; not what is reached through ``apart`` or
+    the code alone: of functions only what their closures and defaults hold."""
     seen = {id(one) for one in apart}
     stack: list[tuple[str, Any]] = [(type(root).__name__, root)]
     while stack:
@@ -58,8 +58,7 @@ def walk(root: object, *apart: object) -> Iterator[tuple[str, Any]]:
         seen.add(id(one))
         yield way, one
         if not isinstance(one, _PLAIN):
-            names = dict(_named(one))
-            stack.extend((way + names.get(id(kept), "[]"), kept) for kept in _kept(one))
+            stack.extend((f"{way} > {type(kept).__name__}", kept) for kept in _kept(one))
 
 
 def _kept(one: Any) -> list[Any]:
@@ -72,17 +71,6 @@ def _kept(one: Any) -> list[Any]:
         own = found is getattr(one, "__dict__", None)  # its attributes are its own
         kept += gc.get_referents(found) if own else [found]
     return kept
-
-
-def _named(one: Any) -> Iterator[tuple[int, str]]:
-    """The names of its attributes, by the ``id`` of what they are."""
-    for cls in type(one).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name != "__weakref__" and hasattr(one, name):  # Python before 3.11.4 refuses to read it
-                yield id(getattr(one, name)), f".{name}"
-    for name, value in getattr(one, "__dict__", {}).items():
-        yield id(value), f".{name}"
 
 
 def ids_in(one: Any, is_id: Callable[[str], bool]) -> set[str]:
@@ -139,9 +127,7 @@ class Month:
     ``scontrol update``. slurmctld does not answer from day ``away[0]`` to day ``away[1]``, and nobody can submit.
     lucidd looks every ``every_s``, which is coarse: so a month takes minutes."""
 
-    def __init__(
-        self, folder: Path, days: float, jobs: int, away: tuple[float, float], every_s: float = 300.0
-    ) -> None:
+    def __init__(self, folder: Path, days: float, jobs: int, away: Sequence[float], every_s: float = 300.0) -> None:
         self.every_s, self.begin_s = every_s, 1.7e9
         self.away_s = tuple(self.begin_s + day * DAY_S for day in away)
         self.jobs, self.per_look = jobs, jobs * every_s / ((days - away[1] + away[0]) * DAY_S)
@@ -232,10 +218,8 @@ class Month:
             if gone := ids_in(one, self.is_job) - self.slurm.records.keys():
                 found.gone[way] = max(len(gone), found.gone.get(way, 0))
         with self.store.reading() as db:
-            tables = [
-                name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            ]
-            found.rows = {name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                (found.rows[name],) = db.execute(f"SELECT count(*) FROM {name}").fetchone()
         return found
 
     def check(self, early: Kept, late: Kept) -> None:
@@ -253,9 +237,7 @@ def test_two_days_leave_no_more_than_slurm_knows(tmp_path: Path) -> None:
     month.check(month.run(0.9), month.run(2.0))
 
 
-def test_estimates_rest_on_no_more_than_twice_the_jobs_that_the_store_keeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_estimates_rest_on_twice_the_stores_jobs_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lucid.daemon.cycles._MOST_NEW", 20)
     month = Month(tmp_path, 0.3, 450, (1.0, 1.0))
     for day in (0.1, 0.2):
@@ -278,12 +260,8 @@ def as_used(outcome: JobOutcome) -> JobUse:
 
 def with_limit(trace: Trace, one: FittingLimit) -> Trace:
     """The same, as if the job had asked for that limit when it was submitted."""
-    return a_trace(
-        *(
-            replace(item, job=replace(item.job, time_limit_s=one.limit_s)) if item.job.id == one.job.job_id else item
-            for item in trace.jobs
-        )
-    )
+    changed = {one.job.job_id: {"time_limit_s": one.limit_s}}
+    return a_trace(*(replace(item, job=replace(item.job, **changed.get(item.job.id, {}))) for item in trace.jobs))
 
 
 @pytest.mark.parametrize("name", ["backfill", "lucid"])
@@ -311,9 +289,8 @@ def test_a_record_that_says_something_else_is_left_out_and_so_is_one_that_cannot
     for file in files[41:]:
         data = json.loads(gzip.decompress(file.read_bytes()))
         data["code"] = "another"
-        data["plans"] = {
-            name: text.replace('"decisions":[[', '"decisions":[["x",null],[') for name, text in data["plans"].items()
-        }
+        for name, text in data["plans"].items():
+            data["plans"][name] = text.replace('"decisions":[[', '"decisions":[["x",null],[')
         file.write_bytes(gzip.compress(json.dumps(data).encode()))
     found = replay_limits(files, asked)
     assert found.unlike > 40
@@ -325,8 +302,9 @@ def used(job_id: str, ran_h: float, limit_h: float | None, state: str = "COMPLET
     return JobUse(job_id, "ada", "", "vc", name, 1, 0.0, ran_h * H, state=state, time_limit_s=limit_s)
 
 
-def test_a_limit_is_proposed_where_three_jobs_are_far_below_theirs() -> None:
+def test_a_limit_that_a_person_would_write_is_proposed_where_three_jobs_are_far_below_theirs() -> None:
     likes = [used("1", 1.0, 24.0), used("2", 2.1, 24.0), used("3", 0.5, None)]
+    assert [round_limit_s(h * H) / H for h in (0.1, 0.25, 1.9, 2.1, 23.5, 25.0)] == [0.25, 0.25, 2.0, 3.0, 24.0, 30.0]
     assert [(one.job.job_id, one.limit_s / H) for one in fitting_limits(likes)] == [("1", 5), ("2", 5), ("3", 5)]
     assert fitting_limits(likes[:2]) == []
     assert fitting_limits([*likes, used("4", 4.0, 4.0, "TIMEOUT")]) == []
@@ -334,10 +312,6 @@ def test_a_limit_is_proposed_where_three_jobs_are_far_below_theirs() -> None:
     assert [one.job.job_id for one in fitting_limits([*likes, used("4", 1.0, 6.0)])] == ["1", "2", "3"]
     assert fitting_limits([structs.replace(one, state="CANCELLED") for one in likes]) == []
     assert [one.job.job_id for one in fitting_limits(likes, 1.5 * H)] == ["1", "3"]
-
-
-def test_a_limit_is_one_that_a_person_would_write() -> None:
-    assert [round_limit_s(h * H) / H for h in (0.1, 0.25, 1.9, 2.1, 23.5, 25.0)] == [0.25, 0.25, 2.0, 3.0, 24.0, 30.0]
 
 
 WEEK_S = 7 * 86400.0
@@ -357,12 +331,10 @@ def test_jobs_that_run_are_in_it_up_to_lucidds_last_look_and_those_that_wait_are
     assert set(map(str, range(2, 8))) > running > set()
     at_s = site.store.view("status")["at_s"]
     assert at_s > picture["now_s"], "a picture is drawn where something has changed"
-    one = found["1"]
+    one = found.pop("1")
     assert (one.user, one.account, one.vc, one.gpus, one.time_limit_s) == ("ada", "lab", "vc", 2, 7200.0)
-    assert (one.running, one.state) == (False, "COMPLETED")
-    assert one.ran_s > 0
-    for name in running:
-        assert (found[name].running, found[name].end_s) == (True, at_s)
+    assert (one.running, one.state, one.ran_s > 0) == (False, "COMPLETED", True)
+    assert {(other.running, other.end_s) for other in found.values()} == {(True, at_s)}
 
 
 def past(folder: Path, *ended: Ended) -> Site:
@@ -387,8 +359,7 @@ def test_whose_wish_it_was_not_to_share(tmp_path: Path, why: str) -> None:
     job = a_job("1", gpus=1, shareable=not why, whole_because=why)
     site = past(tmp_path, Ended(job, 5000.0, 60.0, profile=LIGHT))
     (found,) = job_uses(site.store, {}, site.settings, 0.0)
-    assert found.wants_alone is (why in (EXCLUSIVE, "its comment says lucid:exclusive"))
-    assert found.profile == LIGHT
+    assert (found.wants_alone, found.profile) == (why in (EXCLUSIVE, "its comment says lucid:exclusive"), LIGHT)
     assert len(NOT_TO_SHARE) == 3
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -37,15 +37,24 @@ def busy_site(folder: Path, **daemon: object) -> Site:
     return site
 
 
+def names_in(text: str) -> list[str]:
+    return [name for name in NAMES if name in text]
+
+
+def picture_of(part: Any, reasons: list[Any]) -> dict[str, Any]:
+    return {"now_s": 1.0, "partitions": {"vc": part}, "predictions": {}, "plan": {"vc": {"1": {"reasons": reasons}}}}
+
+
 def test_what_is_published_names_nobody(tmp_path: Path) -> None:
     site = busy_site(tmp_path)
     text = (tmp_path / "run/public.json").read_text()
     picture = json.loads(text)["snapshot"]
     assert sum(len(part["pending"]) for part in picture["partitions"].values()) > 0
     assert picture["plan"]["vc"]
-    own = json.dumps(site.store.view("snapshot"))
-    assert [name for name in NAMES if name in own] == [*NAMES], "they are there to be left out"
-    assert not [name for name in NAMES if name in text]
+    assert names_in(json.dumps(site.store.view("snapshot"))) == [*NAMES], "they are there to be left out"
+    assert names_in(text) == []
+    busy_site(tmp_path, publish="nothing")
+    assert not (tmp_path / "run/public.json").exists(), "a site may publish nothing"
 
 
 def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
@@ -56,20 +65,15 @@ def test_users_are_told_apart_and_labels_of_workloads_left_out() -> None:
     reasons = [{"kind": "SameUser", "user": "ada-lovelace"}, {"kind": "FairShare", "account": "acct-x"}]
     part = {"pending": [entry("1", "ada-lovelace"), entry("2", "bob")], "running": [entry("3", "ada-lovelace")]}
     picture = {
-        "now_s": 1.0,
-        "partitions": {"vc": part},
-        "predictions": {},
+        **picture_of(part, reasons),
         "arrivals": {"by": "means", "gpus_per_hour": {"vc": 3.0}},
-        "plan": {"vc": {"1": {"reasons": reasons}}},
         "fair_share": [["acct-x", "ada-lovelace", 0.25], ["acct-x", "bob", 0.5], ["acct-y", "bob", 0.75]],
         "policy": {"name": "lucid", "settings": {"fairness": {"share_bound": 2.0, "shares": {"acct-x": 3.0}}}},
     }
     made = without_names(picture)
-    assert not [name for name in NAMES if name in json.dumps(made)]
-    users = [
-        one["job"]["user"] for one in (*made["partitions"]["vc"]["pending"], *made["partitions"]["vc"]["running"])
-    ]
-    assert users == ["user 1", "user 2", "user 1"]
+    assert names_in(json.dumps(made)) == []
+    shown = made["partitions"]["vc"]
+    assert [one["job"]["user"] for one in shown["pending"] + shown["running"]] == ["user 1", "user 2", "user 1"]
     assert made["plan"]["vc"]["1"]["reasons"][0]["user"] == "user 1"
     assert made["arrivals"] == picture["arrivals"]
     assert made["fair_share"] == [["", "user 1", 0.25]], "bob has one of two accounts, and nobody says which"
@@ -90,22 +94,17 @@ def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> No
         partner: Shown
         gpus: int
 
-    made = Foreign(
-        "secret-train", ("acct-x",), {"acct-x": "secret-workload"}, ["acct-x"], "secret-train", "ada-lovelace", "7", 4
-    )
+    workload, train = {"acct-x": "secret-workload"}, "secret-train"
+    made = Foreign(train, ("acct-x",), workload, ["acct-x"], train, "ada-lovelace", "7", 4)
     reasons = [reason_to_dict(made)]
     try:
-        picture = {"now_s": 1.0, "partitions": {}, "predictions": {}, "plan": {"vc": {"1": {"reasons": reasons}}}}
-        (told,) = without_names(picture)["plan"]["vc"]["1"]["reasons"]
+        (told,) = without_names(picture_of({}, reasons))["plan"]["vc"]["1"]["reasons"]
     finally:
         del REASONS["Foreign"]
-    assert not [name for name in NAMES if name in json.dumps(told)]
+    assert names_in(json.dumps(told)) == []
     assert {"asks": "user 1", "partner": "7", "gpus": 4, "holds": True}.items() <= told.items()
-
-
-def test_why_a_job_keeps_its_gpus_is_no_secret() -> None:
-    told = hide(Job, {"whole_because": "it asks for 2 nodes", "name": "secret-train"}, str)
-    assert told == {"whole_because": "it asks for 2 nodes", "name": ""}
+    job = hide(Job, {"whole_because": "it asks for 2 nodes", "name": train}, str)
+    assert job == {"whole_because": "it asks for 2 nodes", "name": ""}, "why a job keeps its GPUs is no secret"
 
 
 def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
@@ -125,15 +124,11 @@ def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
     foreseen = [read_stored_starts(store, config)[1] for store in (site.store, Published(site.settings))]
     assert foreseen[0] == foreseen[1]
     assert foreseen[0].starts_in_s.keys() == ranges[0].keys()
-    text = (tmp_path / "run/public.json").read_text()
-    assert not [name for name in NAMES if name in text]
+    assert names_in((tmp_path / "run/public.json").read_text()) == []
 
 
-def test_a_site_may_publish_nothing(tmp_path: Path) -> None:
-    busy_site(tmp_path)
-    assert (tmp_path / "run/public.json").exists()
-    busy_site(tmp_path, publish="nothing")
-    assert not (tmp_path / "run/public.json").exists()
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
 
 
 def test_modes_are_what_each_reader_needs_whatever_the_umask(tmp_path: Path) -> None:
@@ -145,12 +140,12 @@ def test_modes_are_what_each_reader_needs_whatever_the_umask(tmp_path: Path) -> 
             busy_site(folder)
         finally:
             os.umask(before)
-        modes = {path.name: path.stat().st_mode & 0o777 for path in (folder / "run").iterdir()}
+        modes = {path.name: mode_of(path) for path in (folder / "run").iterdir()}
         assert modes == {"heartbeat": 0o644, "public.json": 0o644}
-        assert (folder / "run").stat().st_mode & 0o777 == 0o755
+        assert mode_of(folder / "run") == 0o755
         kept = [*folder.glob("lucid.db*"), *(folder / "plans").glob("*")]
         assert len(kept) > 3
-        assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+        assert {mode_of(path) for path in kept} == {0o600}
         for path in kept:
             path.unlink()
 
@@ -164,7 +159,7 @@ def test_lucidd_and_its_children_write_for_themselves_alone(tmp_path: Path) -> N
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o600, 0o700]
+    assert [mode_of(tmp_path / name) for name in ("file", "folder")] == [0o600, 0o700]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -183,22 +178,17 @@ def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
         forbidden = [["history"], ["pause"], ["mode", "vc", "observe"]]
         queue, story, why_not, status, doctor, pair, *refused = _as_nobody(folder, asked, forbidden)
         assert job_id in [row["job"] for row in json.loads(queue.out)["queue"]]
-        assert "user 1" in queue.out
-        assert f"job {job_id}" in story.out
-        assert "this is the last decision" in story.out
-        assert "starts on n" in pair.out
-        assert f"it shares its GPUs with job {shares['partner']}" in pair.out
-        assert "as it is:" in why_not.out
-        assert "vc" in status.out
-        assert "│ lucid " in status.out, "the policy is no secret either"
-        assert all(done.code for done in refused)
-        assert all("Traceback" not in done.err for done in refused)
-        assert "only lucidd's user and root may read it" in refused[0].err
-        assert "only lucidd's user and root may read it" in doctor.out
+        closed, beside = "only lucidd's user and root may read it", f"it shares its GPUs with job {shares['partner']}"
+        for told, *words in (
+            (queue.out, "user 1"), (story.out, f"job {job_id}", "this is the last decision"), (doctor.out, closed),
+            (why_not.out, "as it is:"), (pair.out, "starts on n", beside), (status.out, "vc", "│ lucid "),
+            (refused[0].err, closed),
+        ):  # fmt: skip
+            assert not [one for one in words if one not in told], told
         assert "adminlevel" not in doctor.out, "it is not this user who needs the rights"
-        assert "Traceback" not in doctor.err
-        said = "".join(done.out + done.err for done in (queue, story, pair, *refused))
-        assert not [name for name in NAMES if name in said]
+        assert [done.code != 0 for done in refused] == [True] * 3
+        assert not [done.err for done in (doctor, *refused) if "Traceback" in done.err]
+        assert names_in("".join(done.out + done.err for done in (queue, story, pair, *refused))) == []
 
 
 class Said(NamedTuple):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,11 +57,6 @@ def test_a_writer_killed_in_the_middle_leaves_whole_rows(tmp_path: Path) -> None
     assert [row.id for row in SqliteStore(path).actions()] == list(range(1, 302))
 
 
-def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no store; check that lucidd has run here"):
-        SqliteStore(tmp_path / "none.db", read_only=True)
-
-
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_store_is_moved_aside_and_a_new_one_begun(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "lucid.db"
@@ -85,14 +81,15 @@ def test_a_store_of_a_later_version_is_refused_and_not_changed(tmp_path: Path, j
     for part in tmp_path.glob("lucid.db*"):  # as it lies after its daemon was killed, the journal included
         shutil.copy(part, copies)
     later.close()
-    before = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
+
+    def content() -> dict[str, bytes]:
+        return {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
+
+    before, words = content(), r"later version of Lucid .* install that version, or move the file away"
     for again in (open_store, lambda path, _: SqliteStore(path), lambda path, _: SqliteStore(path, read_only=True)):
-        with pytest.raises(
-            StoreError, match=r"later version of Lucid .* install that version, or move the file away"
-        ):
+        with pytest.raises(StoreError, match=words):
             again(copies / "lucid.db", 0.0)
-    after = {part.name: part.read_bytes() for part in copies.iterdir() if not part.name.endswith("-shm")}
-    assert after == before
+    assert content() == before
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
@@ -160,22 +157,21 @@ def test_nobody_but_its_owner_may_read_a_store_or_what_is_kept_of_it(tmp_path: P
     before = os.umask(0)
     try:
         path = tmp_path / "state/lucid.db"
-        store = SqliteStore(path)
-        store.set_setting("paused", "1")
-        store.close()
+        SqliteStore(path).close()
         path.chmod(0o644)  # as earlier versions left it
         store = SqliteStore(path)
         store.set_setting("paused", "1")
-        assert {part.name for part in path.parent.iterdir()} == {"lucid.db", "lucid.db-wal", "lucid.db-shm"}
-        assert {part.stat().st_mode & 0o777 for part in path.parent.iterdir()} == {0o600}
+        modes = {part.name: part.stat().st_mode & 0o777 for part in path.parent.iterdir()}
+        assert modes == dict.fromkeys(("lucid.db", "lucid.db-wal", "lucid.db-shm"), 0o600)
         assert path.parent.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
 
 
-def test_an_old_store_is_brought_up_to_date_by_the_daemon_only(tmp_path: Path) -> None:
+def test_a_missing_or_empty_store_is_said_to_be_that_and_made_by_the_daemon_only(tmp_path: Path) -> None:
     path = tmp_path / "lucid.db"
-    sqlite3.connect(path).close()
+    with pytest.raises(StoreError, match="there is no store; check that lucidd has run here"):
+        SqliteStore(path, read_only=True)
     path.touch()
     with pytest.raises(StoreError, match=r"the store is empty: .* could not write"):
         SqliteStore(path, read_only=True)
@@ -192,12 +188,20 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 
 def test_moving_aside_takes_the_journal_along(tmp_path: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    suffixes = ("", "-journal", "-shm", "-wal")
+    for suffix in suffixes:
         (tmp_path / f"lucid.db{suffix}").write_text(suffix)
     set_aside(tmp_path / "lucid.db", 3.0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lucid.db.damaged-3", "lucid.db.damaged-3-journal", "lucid.db.damaged-3-shm", "lucid.db.damaged-3-wal",
-    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"lucid.db.damaged-3{suffix}" for suffix in suffixes]
+
+
+READS = (
+    "import os, sys; sys.path[:] = sys.argv[2].split(':'); from pathlib import Path\n"
+    "from lucid.store.sqlite import SqliteStore\n"
+    "os.setgroups([]); os.setgid(65534); os.setuid(65534); path = Path(sys.argv[1])\n"
+    "assert not os.access(path.parent, os.W_OK)\n"
+    "print(SqliteStore(path, read_only=True).settings())\n"
+)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -205,33 +209,18 @@ def test_moving_aside_takes_the_journal_along(tmp_path: Path) -> None:
 def test_only_its_owner_reads_it_while_lucidd_is_down(owner: bool) -> None:
     """The journal is gone then, and who may not write the folder (or a full disk) cannot make one."""
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
-        Path(name).chmod(0o755)
-        _read_by_somebody_else(Path(name) / "state", owner)
-
-
-def _read_by_somebody_else(folder: Path, owner: bool) -> None:
-    store = SqliteStore(folder / "lucid.db")
-    store.set_setting("mode.main", "order")
-    store.close()
-    assert [path.name for path in folder.iterdir()] == ["lucid.db"]
-    folder.chmod(0o755)
-    if owner:
-        os.chown(folder / "lucid.db", 65534, 65534)
-    script = (
-        "import os, sys; sys.path[:] = sys.argv[2].split(':'); from pathlib import Path\n"
-        "from lucid.store.sqlite import SqliteStore\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534); path = Path(sys.argv[1])\n"
-        "assert not os.access(path.parent, os.W_OK)\n"
-        "print(SqliteStore(path, read_only=True).settings())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder / "lucid.db"), ":".join(sys.path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if owner:
-        assert done.stdout == "{'mode.main': 'order'}\n", done.stderr
-    else:
-        assert "only lucidd's user and root may read it" in done.stderr
+        folder = Path(name)
+        store = SqliteStore(folder / "lucid.db")
+        store.set_setting("mode.main", "order")
+        store.close()
+        assert [path.name for path in folder.iterdir()] == ["lucid.db"]
+        folder.chmod(0o755)
+        if owner:
+            os.chown(folder / "lucid.db", 65534, 65534)
+        words = [sys.executable, "-c", READS, str(folder / "lucid.db"), ":".join(sys.path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = "{'mode.main': 'order'}\n" if owner else "only lucidd's user and root may read it"
+    assert said in (done.stdout if owner else done.stderr), done.stderr
 
 
 def test_a_holder_that_was_killed_is_dead_before_its_parent_has_noticed() -> None:
@@ -244,100 +233,92 @@ def test_a_holder_that_was_killed_is_dead_before_its_parent_has_noticed() -> Non
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:
-    profile = JobProfile(50, 20, 1000, workload=workload, seen_speed=speed, seen_beside=beside or partner)
-    return runs(name, "n1:0", profile=profile, partner=partner)
+    return runs(
+        name, "n1:0", profile=plain(workload, seen_speed=speed, seen_beside=beside or partner), partner=partner
+    )
+
+
+def pair(one: str, first: float, other: str, second: float, number: int = 0) -> list[Running]:
+    """Two jobs that were seen beside each other, with their workloads and speeds."""
+    a, b = str(2 * number), str(2 * number + 1)
+    return [seen(a, b, one, first), seen(b, a, other, second)]
+
+
+def plain(workload: str = "", **rest: Any) -> JobProfile:
+    return JobProfile(50, 20, 1000, workload=workload, **rest)
 
 
 def test_a_pair_is_remembered_whichever_side_is_asked_and_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
-    PairMemoryFile(path).observe([seen("1", "2", "u/zebra", 0.4), seen("2", "1", "u/ape", 0.9)])
-    memory = PairMemoryFile(path)
-    assert memory.speeds("u/zebra", "u/ape") == (0.4, 0.9)
-    assert memory.speeds("u/ape", "u/zebra") == (0.9, 0.4)
-    assert memory.speeds("u/ape", "u/ape") is None
+    PairMemoryFile(path).observe(pair("u/zebra", 0.4, "u/ape", 0.9))
+    asked = ("u/zebra", "u/ape"), ("u/ape", "u/zebra"), ("u/ape", "u/ape")
+    assert [PairMemoryFile(path).speeds(*names) for names in asked] == [(0.4, 0.9), (0.9, 0.4), None]
 
 
 def test_the_mean_of_several_pairs_counts_and_the_latest_of_each() -> None:
     memory = PairMemory()
     for speed in (0.9, 0.5):
-        memory.observe([seen("1", "2", "a", speed), seen("2", "1", "b", speed)])
-    memory.observe([seen("3", "4", "a", 0.7), seen("4", "3", "b", 0.9)])
+        memory.observe(pair("a", speed, "b", speed))
+    memory.observe(pair("a", 0.7, "b", 0.9, 1))
     assert memory.speeds("a", "b") == (pytest.approx(0.6), pytest.approx(0.7))
-    for job in range(10, 40, 2):
-        memory.observe([seen(str(job), str(job + 1), "a", 1.0), seen(str(job + 1), str(job), "b", 1.0)])
+    for number in range(10, 25):
+        memory.observe(pair("a", 1.0, "b", 1.0, number))
     assert memory.speeds("a", "b") == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        seen("2", "1", "b", None),
-        seen("2", "1", "", 0.5),
-        seen("2", "1", "b", 0.5, beside="9"),
-        runs("2", "n1:0", partner="1"),
-    ],
-)
-def test_what_is_not_known_of_both_is_not_noted(second: Running) -> None:
-    memory = PairMemory()
-    memory.observe([seen("1", "2", "a", 0.5), second])
-    assert len(memory) == 0
+def test_what_is_not_known_of_both_is_not_noted() -> None:
+    memory, other = PairMemory(), runs("2", "n1:0", partner="1")
+    for second in (seen("2", "1", "b", None), seen("2", "1", "", 0.5), seen("2", "1", "b", 0.5, beside="9"), other):
+        memory.observe([seen("1", "2", "a", 0.5), second])
+        assert len(memory) == 0, second
 
 
 def test_the_predictor_says_what_was_seen_and_else_guesses() -> None:
-    memory = PairMemory()
-    plain = WithContention(HistoryPredictor(3600.0))
-    predictor = WithMemory(plain, memory)
-    a, b = JobProfile(90, 50, 1, workload="a"), JobProfile(90, 50, 1, workload="b")
-    assert predictor.pair_speed(a, b) == plain.pair_speed(a, b)
-    memory.observe([seen("1", "2", "a", 0.3), seen("2", "1", "b", 0.6)])
-    assert predictor.pair_speed(a, b) == (0.3, 0.6)
-    assert predictor.pair_speed(b, a) == (0.6, 0.3)
-    assert predictor.pair_speed(a, JobProfile(90, 50, 1))[0] < plain.pair_speed(a, b)[0], "this one ran slower"
-    assert predictor.name == plain.name
+    memory, guesses = PairMemory(), WithContention(HistoryPredictor(3600.0))
+    predictor = WithMemory(guesses, memory)
+    a, b, unknown = (JobProfile(90, 50, 1, workload=name) for name in ("a", "b", ""))
+    assert predictor.pair_speed(a, b) == guesses.pair_speed(a, b)
+    memory.observe(pair("a", 0.3, "b", 0.6))
+    assert (predictor.pair_speed(a, b), predictor.pair_speed(b, a)) == ((0.3, 0.6), (0.6, 0.3))
+    assert predictor.pair_speed(a, unknown)[0] < guesses.pair_speed(a, b)[0], "this one ran slower"
+    assert predictor.name == guesses.name
 
 
 def test_workloads_of_which_no_pair_is_left_are_forgotten() -> None:
     memory = PairMemory()
     predictor = WithMemory(WithContention(HistoryPredictor(3600.0)), memory)
-    new = JobProfile(50, 20, 1000, workload="new")
-    for n in range(0, 4 * PAIRS_KEPT, 2):
-        memory.observe([seen(f"{n}", f"{n + 1}", f"a{n}", 0.5), seen(f"{n + 1}", f"{n}", f"b{n}", 0.5)])
-        predictor.pair_speed(new, new)
+    for n in range(2 * PAIRS_KEPT):
+        memory.observe(pair(f"a{n}", 0.5, f"b{n}", 0.5, n))
+        predictor.pair_speed(plain("new"), plain("new"))
     assert len(predictor._misses._by) == 2 * PAIRS_KEPT
 
 
 def test_a_profile_is_labelled_by_user_and_name_and_news_of_a_pair_is_news() -> None:
-    plain = JobProfile(50, 20, 1000)
-    assert labelled(plain, "ann", "train").workload == "ann/train"
-    assert labelled(JobProfile(50, 20, 1000, workload="x"), "ann", "train").workload == "x"
-    assert labelled(plain, "", "train").workload == ""
-    slow = JobProfile(50, 20, 1000, seen_speed=0.6, seen_beside="2")
-    assert says_more(plain, slow)
-    assert says_more(slow, plain)
-    assert not says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.62, seen_beside="2"))
-    assert says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.4, seen_beside="2"))
-    assert says_more(slow, JobProfile(50, 20, 1000, seen_speed=0.6, seen_beside="3"))
+    for profile, user, workload in ((plain(), "ann", "ann/train"), (plain("x"), "ann", "x"), (plain(), "", "")):
+        assert labelled(profile, user, "train").workload == workload
+    slow = plain(seen_speed=0.6, seen_beside="2")
+    assert says_more(plain(), slow)
+    assert says_more(slow, plain())
+    news = [says_more(slow, plain(seen_speed=v, seen_beside=by)) for v, by in ((0.62, "2"), (0.4, "2"), (0.6, "3"))]
+    assert news == [False, True, True]
 
 
 def test_pairs_never_seen_are_expected_as_slow_as_the_newest_came_true_after_a_restart_too(tmp_path: Path) -> None:
     """The contention model expects 0.9 of either; here pairs run at half speed."""
     path = tmp_path / "pairs.json"
-    memory, plain = PairMemoryFile(path), WithContention(HistoryPredictor(100.0))
-    predictor = WithMemory(plain, memory)
-    a, b, new = (JobProfile(50, 20, 1000, workload=name) for name in ("a", "b", "new"))
-    guess = plain.pair_speed(new, new)
+    memory, guesses = PairMemoryFile(path), WithContention(HistoryPredictor(100.0))
+    predictor = WithMemory(guesses, memory)
+    a, b, new = plain("a"), plain("b"), plain("new")
+    guess = guesses.pair_speed(new, new)
     assert predictor.pair_speed(new, new) == guess
     for number in range(20):  # jobs without a label count as well
-        one, other = str(2 * number), str(2 * number + 1)
-        memory.observe([seen(one, other, "a", 0.5), seen(other, one, "" if number % 2 else "b", 0.5)])
+        memory.observe(pair("a", 0.5, "" if number % 2 else "b", 0.5, number))
     expected = predictor.pair_speed(new, new)
     miss = (0.5 - guess[0]) * 40 / 45
     assert expected == pytest.approx((guess[0] + miss, guess[1] + miss))
     assert predictor.pair_speed(a, new)[0] < expected[0], "what is known of the workload counts beside that"
     assert predictor.pair_speed(a, b) == (0.5, 0.5)
-    again = WithMemory(plain, PairMemoryFile(path))
-    assert again.pair_speed(new, new) == expected
+    assert WithMemory(guesses, PairMemoryFile(path)).pair_speed(new, new) == expected
     for number in range(50, 50 + PAIRS_KEPT):
-        one, other = str(2 * number), str(2 * number + 1)
-        memory.observe([seen(one, other, "x", guess[0]), seen(other, one, "y", guess[0])])
+        memory.observe(pair("x", guess[0], "y", guess[0], number))
     assert predictor.pair_speed(new, new) == pytest.approx(guess), "the newest pairs count"

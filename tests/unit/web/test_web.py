@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,31 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 
 @pytest.fixture
-def own_pages(tmp_path: Path) -> Iterator[Pages]:
+def own_pages(tmp_path: Path) -> Pages:
     """For who changes them."""
-    made = Pages(tmp_path)
-    yield made
-    made.source.stop()
+    return Pages(tmp_path)
 
 
 def said(text: str) -> str:
     """A page without the address that was asked for."""
     return text.replace("/people/ada", "").replace("of ada here", "")
+
+
+def twin_of(address: str) -> str:
+    return ("/cluster" if address == "/" else address) + ".json"
+
+
+def answered(client: WebClient, address: str, **params: Any) -> Any:
+    return client.get(address, params=params).json()
+
+
+def queued(client: WebClient, **params: Any) -> list[Any]:
+    rows: list[Any] = answered(client, "/queue.json", **params)["queue"]
+    return rows
+
+
+def cells_of(nodes: list[Any]) -> list[Any]:
+    return [cell for node in nodes for row in node["slots"] for cell in row]
 
 
 # -- routes -------------------------------------------------------------------------------------------------
@@ -61,11 +76,9 @@ def said(text: str) -> str:
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_page_is_there_and_has_a_twin_in_json(pages: Pages, address: str) -> None:
     client = pages.client("ada")
-    page = client.get(address)
-    assert page.status_code == 200, page.text
+    page, twin = client.get(address), client.get(twin_of(address))
+    assert (page.status_code, twin.status_code) == (200, 200), page.text
     assert page.headers["content-type"].startswith("text/html")
-    twin = client.get(("/cluster" if address == "/" else address) + ".json")
-    assert twin.status_code == 200
     assert isinstance(twin.json(), dict)
 
 
@@ -89,15 +102,11 @@ def test_the_queue_and_a_story_are_those_of_the_commands(pages: Pages) -> None:
 
 def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     client = pages.client("root-ish")
-    every = client.get("/queue.json").json()
+    every = answered(client, "/queue.json")
     assert every["of"] == every["waiting"] > 3
-    bobs = client.get("/queue.json", params={"user": "bob"}).json()
-    assert {row["user"] for row in bobs["queue"]} == (
-        {"bob"} if any(r["user"] == "bob" for r in every["queue"]) else set()
-    )
-    assert client.get("/queue.json", params={"least": 5}).json()["of"] == 0
-    assert client.get("/queue.json", params={"vc": "elsewhere"}).json()["of"] == 0
-    down = [row["job"] for row in client.get("/queue.json", params={"sort": "job", "down": 1}).json()["queue"]]
+    assert {row["user"] for row in queued(client, user="bob")} == {row["user"] for row in every["queue"]} & {"bob"}
+    assert [answered(client, "/queue.json", **asked)["of"] for asked in ({"least": 5}, {"vc": "elsewhere"})] == [0, 0]
+    down = [row["job"] for row in queued(client, sort="job", down=1)]
     assert down == sorted(down, key=int, reverse=True)
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
     text = client.get("/queue", params={"sort": "gpus"}).text
@@ -108,7 +117,7 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
 def test_a_page_of_the_queue_has_so_many_rows(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 2)
     client = pages.client("root-ish")
-    first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
+    first, second = (answered(client, "/queue.json", page=at) for at in (1, 2))
     assert first["pages"] == -(-first["of"] // 2) >= 2
     assert len(first["queue"]) == 2
     assert not {r["job"] for r in first["queue"]} & {r["job"] for r in second["queue"]}
@@ -118,25 +127,20 @@ def test_a_page_of_the_queue_has_so_many_rows(pages: Pages, monkeypatch: pytest.
 def test_slots_pairs_and_reserved_gpus_are_shown(pages: Pages) -> None:
     data = pages.client("root-ish").get("/cluster.json").json()
     assert data["totals"]["running"] == sum(part["running"] for part in data["partitions"])
-    cells = [cell for node in data["nodes"] for row in node["slots"] for cell in row]
-    shared = [cell for cell in cells if cell["kind"] == "shared"]
+    shared = [cell for cell in cells_of(data["nodes"]) if cell["kind"] == "shared"]
     assert len(shared) == data["totals"]["packed"] > 0
     for node in data["nodes"]:
         upper, lower = node["slots"]
         assert sum(cell["gpus"] for cell in upper) == node["gpus"]
         assert sum(cell["gpus"] for cell in lower) == sum(cell["gpus"] for cell in upper if cell["rows"] == 1)
-    pair = data["pairs"][0]
-    assert all(0.0 < job["promised"] <= 1.0 for job in pair["jobs"])
+    assert all(0.0 < job["promised"] <= 1.0 for job in data["pairs"][0]["jobs"])
 
 
 def test_what_is_not_there_is_not_found(pages: Pages) -> None:
     client = pages.client("ada")
-    assert client.get("/job/999").status_code == 404
-    assert client.get("/job/999.json").json() == {"error": client.get("/job/999.json").json()["error"]}
-    assert client.get("/people/nobody").status_code == 404
-    assert client.get("/nothing/here").status_code == 404
-    assert client.get("/static/../app.py").status_code == 404
-    assert client.get("/static/app.py").status_code == 404
+    for address in ("/job/999", "/people/nobody", "/nothing/here", "/static/../app.py", "/static/app.py"):
+        assert client.get(address).status_code == 404, address
+    assert answered(client, "/job/999.json").keys() == {"error"}
 
 
 def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
@@ -169,8 +173,7 @@ def test_a_store_that_is_replaced_is_opened_again(own_pages: Pages) -> None:
 def test_whatever_is_not_get_or_head_is_refused(pages: Pages, method: str) -> None:
     for address in (*ADDRESSES, "/events", "/static/lucid.js", "/nowhere"):
         answer = pages.client("root-ish").request(method, address)
-        assert answer.status_code == 405
-        assert answer.headers["allow"] == "GET, HEAD"
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
     assert pages.client("ada").request("HEAD", "/queue").status_code == 200
 
 
@@ -223,35 +226,27 @@ def test_the_box_for_a_number_leads_nowhere_else(pages: Pages) -> None:
 
 def test_private_jobs_are_shown_to_their_user_and_to_administrators(tmp_path: Path) -> None:
     pages = Pages(tmp_path, private="jobs,usage")
-    every = {row["job"] for row in pages.client("root-ish").get("/queue.json").json()["queue"]}
-    adas = pages.client("ada").get("/queue.json").json()
-    assert {row["user"] for row in adas["queue"]} == {"ada"}
-    assert every > {row["job"] for row in pages.client("bob").get("/queue.json").json()["queue"]}
-    assert pages.client("bob").get("/queue.json").json()["waiting"] == len(every), "how many wait is no secret"
-    assert pages.client("bob").get("/job/9").status_code == 404
-    assert pages.client("bob").get("/job/9.json").status_code == 404
-    assert pages.client("bob").get("/people/ada").status_code == 404
+    every = {row["job"] for row in queued(pages.client("root-ish"))}
+    assert {row["user"] for row in queued(pages.client("ada"))} == {"ada"}
+    bob = pages.client("bob")
+    assert every > {row["job"] for row in queued(bob)}
+    assert answered(bob, "/queue.json")["waiting"] == len(every), "how many wait is no secret"
+    assert {bob.get(address).status_code for address in ("/job/9", "/job/9.json", "/people/ada")} == {404}
     for address in ADDRESSES:
-        text = pages.client("bob").get(address).text
-        assert "ada" not in re.findall(r"\b(ada|lab)\b", said(text)), address
-    nodes = pages.client("bob").get("/cluster.json").json()["nodes"]
-    cells = [cell for node in nodes for row in node["slots"] for cell in row]
-    assert {cell["kind"] for cell in cells} <= {"taken", "free", "slot", "alone", "shared", "profile"}
-    assert "taken" in {cell["kind"] for cell in cells}
-    changes = pages.client("bob").get("/queue/changes.json", params={"since": 0}).json()["changes"]
-    assert {row["job"] for row in changes} <= {"13"}
+        assert "ada" not in re.findall(r"\b(ada|lab)\b", said(bob.get(address).text)), address
+    kinds = {cell["kind"] for cell in cells_of(answered(bob, "/cluster.json")["nodes"])}
+    assert {"taken"} <= kinds <= {"taken", "free", "slot", "alone", "shared", "profile"}
+    assert {row["job"] for row in answered(bob, "/queue/changes.json", since=0)["changes"]} <= {"13"}
 
 
 def test_without_a_name_the_pages_name_nobody(pages: Pages) -> None:
+    client = pages.client("")
     for address in ADDRESSES:
-        answer = pages.client("").get(address)
-        assert not re.search(r"\b(ada|bob|bobs|lab|bobslab|secret)\b|&lt;img", said(answer.text)), address
-        twin = pages.client("").get(("/cluster" if address == "/" else address) + ".json")
-        assert not re.search(r"\b(ada|bob|bobs|secret)\b|<img|lab<", said(twin.text)), address
-    rows = pages.client("").get("/queue.json").json()["queue"]
-    assert rows
-    assert {row["user"][:5] for row in rows} == {"user "}
-    assert pages.client("").get("/job/9").status_code == 200
+        page, twin = (said(client.get(form).text) for form in (address, twin_of(address)))
+        assert not re.search(r"\b(ada|bob|bobs|lab|bobslab|secret)\b|&lt;img", page), address
+        assert not re.search(r"\b(ada|bob|bobs|secret)\b|<img|lab<", twin), address
+    assert {row["user"][:5] for row in queued(client)} == {"user "}
+    assert client.get("/job/9").status_code == 200
 
 
 def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -> None:
@@ -265,7 +260,7 @@ def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -
     token = store.lease().token
     store.put_decisions(rows, token)
     store.put_ended([Ended(replace(waits, id=name), 1000.0, 9.0) for name in ("44", "43")], token)
-    asked = own_pages.client("root-ish").get("/queue/changes.json", params={"since": 999}).json()
+    asked = answered(own_pages.client("root-ish"), "/queue/changes.json", since=999)
     told = [(row["job"], row["words"].split()[0]) for row in asked["changes"]]
     assert [(job, word) for job, word in told if job in ("41", "42", "43", "44", waits.id)] == [
         ("43", "ended"), ("43", "starts"), ("42", "starts"), ("42", "is"), ("41", "starts"), ("44", "ended"),
@@ -276,64 +271,48 @@ def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -
 def test_a_site_may_ask_for_names_and_may_keep_others_jobs_to_administrators(tmp_path: Path) -> None:
     pages = Pages(tmp_path, {"anonymous": "nothing", "others": "nothing"})
     refused = pages.client("").get("/")
-    assert refused.status_code == 403
+    assert (refused.status_code, pages.client("").get("/events").status_code) == (403, 403)
     assert "running" not in refused.text
-    assert pages.client("").get("/events").status_code == 403
-    assert {row["user"] for row in pages.client("ada").get("/queue.json").json()["queue"]} == {"ada"}
+    assert {row["user"] for row in queued(pages.client("ada"))} == {"ada"}
 
 
 NOBODY, SOMEBODY = {}, {"x-remote-user": "ada"}
+HERE, PROXY = ("127.0.0.1", 1), {"trusted_proxies": ("127.0.0.1",)}
 
 
 @pytest.mark.parametrize(
-    ("web", "client", "headers", "private", "name", "jobs", "usage"),
+    ("web", "client", "headers", "private", "sees"),
     [
-        ({}, ("127.0.0.1", 1), SOMEBODY, [], "", Sight.NAMELESS, Sight.OWN),
-        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, [], "ada", Sight.ALL, Sight.ALL),
-        ({"trusted_proxies": ("127.0.0.0/8",)}, ("127.0.0.1", 1), SOMEBODY, ["usage"], "ada", Sight.ALL, Sight.OWN),
-        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, None, "ada", Sight.OWN, Sight.OWN),
-        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, ["all"], "ada", Sight.OWN, Sight.OWN),
-        ({"trusted_proxies": ("10.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, [], "", Sight.NAMELESS, Sight.OWN),
-        ({"trusted_proxies": ("unix:nobody",)}, ("unix", 65534), SOMEBODY, [], "ada", Sight.ALL, Sight.ALL),
-        ({}, ("unix", 65534), SOMEBODY, [], "nobody", Sight.ALL, Sight.ALL),
-        ({}, ("unix", 0), NOBODY, ["jobs"], "root", Sight.ALL, Sight.ALL),
-        ({}, ("unix", 4242), NOBODY, ["jobs"], "4242", Sight.OWN, Sight.OWN),
-        ({}, None, SOMEBODY, ["jobs"], "", Sight.OWN, Sight.OWN),
-        ({"anonymous": Anonymous.EVERYTHING}, None, NOBODY, None, "", Sight.ALL, Sight.ALL),
-        ({"trusted_proxies": ("127.0.0.1",), "others": Others.NOTHING}, ("127.0.0.1", 1), SOMEBODY, [], "ada",
-         Sight.OWN, Sight.OWN),
-        ({"trusted_proxies": ("127.0.0.1",), "admins": ("ada",)}, ("127.0.0.1", 1), SOMEBODY, ["jobs"], "ada",
-         Sight.ALL, Sight.ALL),
+        ({}, HERE, SOMEBODY, [], ("", Sight.NAMELESS, Sight.OWN)),
+        (PROXY, HERE, SOMEBODY, [], ("ada", Sight.ALL, Sight.ALL)),
+        ({"trusted_proxies": ("127.0.0.0/8",)}, HERE, SOMEBODY, ["usage"], ("ada", Sight.ALL, Sight.OWN)),
+        (PROXY, HERE, SOMEBODY, None, ("ada", Sight.OWN, Sight.OWN)),
+        (PROXY, HERE, SOMEBODY, ["all"], ("ada", Sight.OWN, Sight.OWN)),
+        ({"trusted_proxies": ("10.0.0.1",)}, HERE, SOMEBODY, [], ("", Sight.NAMELESS, Sight.OWN)),
+        ({"trusted_proxies": ("unix:nobody",)}, ("unix", 65534), SOMEBODY, [], ("ada", Sight.ALL, Sight.ALL)),
+        ({}, ("unix", 65534), SOMEBODY, [], ("nobody", Sight.ALL, Sight.ALL)),
+        ({}, ("unix", 0), NOBODY, ["jobs"], ("root", Sight.ALL, Sight.ALL)),
+        ({}, ("unix", 4242), NOBODY, ["jobs"], ("4242", Sight.OWN, Sight.OWN)),
+        ({}, None, SOMEBODY, ["jobs"], ("", Sight.OWN, Sight.OWN)),
+        ({"anonymous": Anonymous.EVERYTHING}, None, NOBODY, None, ("", Sight.ALL, Sight.ALL)),
+        ({**PROXY, "others": Others.NOTHING}, HERE, SOMEBODY, [], ("ada", Sight.OWN, Sight.OWN)),
+        ({**PROXY, "admins": ("ada",)}, HERE, SOMEBODY, ["jobs"], ("ada", Sight.ALL, Sight.ALL)),
     ],
-)  # fmt: skip
-def test_who_looks(
-    web: dict[str, Any],
-    client: tuple[str, int] | None,
-    headers: dict[str, str],
-    private: list[str] | None,
-    name: str,
-    jobs: Sight,
-    usage: Sight,
-) -> None:
+)
+def test_who_looks(web: Any, client: Any, headers: Any, private: Any, sees: tuple[str, Sight, Sight]) -> None:
     found = viewer_of(settings_from({"web": web}, "a test").web, client, headers, private, own_uid=4711)
-    assert (found.name, found.jobs, found.usage) == (name, jobs, usage)
+    assert (found.name, found.jobs, found.usage) == sees
 
 
 def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
-    asked: list[float] = []
-    answer: Callable[[], dict[str, str] | None] = lambda: asked.append(0.0) or {"PrivateData": "Jobs, usage"}  # noqa: E731
-    private = PrivateData(lambda: answer())
+    answers: list[dict[str, str] | None] = [None, {"PrivateData": "none"}, {"PrivateData": "Jobs, usage"}]
+    private = PrivateData(answers.pop)
     assert private.words is None
-    for now_s in (0.0, 10.0, 3599.0):
+    known = []
+    for now_s in (0.0, 10.0, 3599.0, 3600.0, 7200.0):
         private.poll(now_s)
-    assert len(asked) == 1
-    assert private.words == ["jobs", "usage"]
-    answer = lambda: {"PrivateData": "none"}  # noqa: E731
-    private.poll(3600.0)
-    assert private.words == []
-    answer = lambda: None  # noqa: E731
-    private.poll(7200.0)
-    assert private.words == [], "a way of asking that does not tell leaves what is known"
+        known.append(private.words)
+    assert known == [["jobs", "usage"]] * 3 + [[], []], "a way of asking that does not tell leaves what is known"
 
 
 # -- over a socket, live ---------------------------------------------------------------------------------------
@@ -373,7 +352,7 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
     assert picture is not None
     first, second, *_ = picture.waiting
     own_pages.source.forecasts.ahead = StartsAhead(picture.now_s - 30.0, {first: (40, 100, 400), second: None}, 5e3)
-    rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
+    rows = {row["job"]: row for row in queued(own_pages.client("root-ish"))}
     assert rows[first]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[second]["starts_words"] == "in more than 1.4 h"
     page = own_pages.client("root-ish").get(f"/job/{first}").text
@@ -407,15 +386,12 @@ def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path
         spoil()
         with pytest.raises(ConfigError, match="metrics_token_file"):
             pages.client("")
-    pages.source.stop()
 
 
 FOLDER = Path(__file__).parents[3] / "packaging/ondemand"
 
 
-def test_a_portal_names_the_reader_in_the_header_that_the_pages_believe_and_takes_it_from_nobody_else(
-    tmp_path: Path,
-) -> None:
+def test_a_portal_names_the_reader_in_the_header_that_pages_believe_and_takes_it_from_nobody(tmp_path: Path) -> None:
     """Apache as Open OnDemand's file sets it up, and the settings that the page beside it gives."""
     lines = yaml.safe_load((FOLDER / "ood_portal.yml").read_text())["custom_vhost_directives"]
     found = re.search(r"```toml\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
@@ -432,7 +408,6 @@ def test_a_portal_names_the_reader_in_the_header_that_the_pages_believe_and_take
     for user, sees in (("bob", True), ("carol", False)):
         answer = pages.client(user, root="/lucid", address=address).get("/lucid/job/13")
         assert (answer.status_code == 200) is sees, user
-    pages.source.stop()
 
 
 def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -> None:
@@ -447,13 +422,12 @@ def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -
     assert (told["totals"]["out"], told["totals"]["shared"]) == (0, 4), "nobody may have it, and nobody holds it"
     numbers = {one["name"]: one["numbers"] for one in told["nodes"]}
     assert (numbers["n1"], numbers["n2"]) == ([0, 1, 2, 3], [0, 1, 3, 5])
-    cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
+    cells = cells_of([one for one in told["nodes"] if one["name"] == "n2"])
     assert [(cell["gpu"], cell["gpus"]) for cell in cells] == [(0, 2), (2, 1), (3, 1)] * 2, "the third stands apart"
     page = pages.client("ada").get("/").text
     assert "GPU 3 of n2</b> gets no new start" in page
     assert "&lt;i&gt;" in page
     assert "vc, GPUs 0 1 3 5" in page
-    pages.source.stop()
 
 
 def test_a_window_is_told_and_drawn_over_its_nodes(tmp_path: Path) -> None:
@@ -471,4 +445,3 @@ def test_a_window_is_told_and_drawn_over_its_nodes(tmp_path: Path) -> None:
     assert page.count('class="g g-window"') == 1
     assert 'class="now"' in page
     assert pages.client("bob").get("/cluster.json").json()["windows"][0]["reaching"] == []
-    pages.source.stop()
