@@ -45,11 +45,13 @@ class Site:
             if text is not None:
                 (self.etc / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
-    def merged(self, in_force: dict[str, str] = IN_FORCE, slots: int | None = None, **site: str) -> Merged:
+    def merged(
+        self, in_force: Any = IN_FORCE, slots: int | None = None, packed: Any = ("n1", "n2"), **site: str
+    ) -> Merged:
         texts = read_texts(self.root, self.etc / "slurm.conf")
         gres = self.etc / "gres.conf"
         own = read_texts(self.root, gres) if gres.exists() else None
-        return merge_pack(texts, own, ("n1", "n2"), in_force, site, slots)
+        return merge_pack(texts, own, packed, in_force, site, slots)
 
     def made(self, **how: Any) -> tuple[Merged, dict[str, str]]:
         """Makes it so; returns the texts by name, too. A second time nothing changes."""
@@ -334,7 +336,7 @@ def test_setup_bills_a_slot_as_the_gpu_that_it_stands_for(tmp_path: Path) -> Non
     billed = 'PartitionName=DEFAULT TRESBillingWeights="CPU=1.0,Mem=0.25G,GRES/gpu=2.0"\n'
     ours = "PartitionName=vc-b Nodes=n[3-4] TRESBillingWeights=CPU=1.0,gres/gpu=8 # ours\n"
     free = "PartitionName=vc-c Nodes=n4 TRESBillingWeights=CPU=1.0\n"
-    merged, texts = Site(tmp_path, CONF + billed + ours + free).made()
+    merged, texts = Site(tmp_path, CONF + billed + ours + free).made(packed=("n1", "n2", "n3", "n4"))
     assert any("billed" in note for note in merged.notes)
     assert billed.replace('2.0"', '2.0,GRES/shard=2.0"') in texts["slurm.conf"]
     assert ours.replace("gpu=8", "gpu=8,GRES/shard=8") in texts["slurm.conf"]
