@@ -82,8 +82,7 @@ def test_undone_every_byte_mode_and_owner_is_as_before(tmp_path: Path) -> None:
     assert during["etc/slurm/gres.conf"][1:] == before["etc/slurm/gres.conf"][1:], "owner and mode stay"
     assert changes(tmp_path) == []
     undo(tmp_path)
-    own = picture(tmp_path).pop("etc/lucid/lucid.toml")
-    assert own[0] == b"[daemon]\n", "it stays until a purge"
+    assert picture(tmp_path).pop("etc/lucid/lucid.toml")[0] == b"[daemon]\n", "it stays until a purge"
     assert {k: v for k, v in picture(tmp_path).items() if k != "etc/lucid/lucid.toml"} == before
     assert not (tmp_path / "etc/slurm/lucid").exists()
     undo(tmp_path, purge=True)
