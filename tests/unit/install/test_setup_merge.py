@@ -204,8 +204,7 @@ def test_values_as_slurm_24_11_takes_them(tmp_path: Path, lines: str, value: str
 
 @pytest.mark.parametrize("key", ["GresTypes", "JobSubmitPlugins", "TaskProlog", "Prolog", "AccountingStorageTRES"])
 def test_what_is_in_force_and_stands_in_no_file_is_refused(tmp_path: Path, key: str) -> None:
-    said = refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
-    assert f"slurmctld has {key}=other" in said
+    assert f"slurmctld has {key}=other" in refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
     by_itself = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpumem,gres/gpuutil"
     usual = {"AccountingStorageTRES": by_itself, "GresTypes": "gpu"}
     assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
@@ -257,8 +256,7 @@ def test_a_filter_of_the_sites_own_stays_where_no_model_needs_lucids(tmp_path: P
 )
 def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str, wanted: str) -> None:
     others = "".join(line for line in CONF.splitlines(keepends=True) if not line.startswith(f"{key}="))
-    said = refused(Site(tmp_path, f"{others}{key}={value}\n").merged())
-    assert f"{key}={value}: pack mode needs" in said
+    assert f"{key}={value}: pack mode needs" in refused(Site(tmp_path, f"{others}{key}={value}\n").merged())
     site = Site(tmp_path / "unset", others)
     assert value in refused(site.merged({**IN_FORCE, key: value})), "what is in force counts where nothing is said"
     _, texts = site.made()
