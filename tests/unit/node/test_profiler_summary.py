@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_node_sampler import Readings, a_sampler, ticks
 
-from lucid.core.gpu import GpuProcess, GpuReading
+from lucid.core.gpu import GpuProcess
 from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
 from lucid.models.packing.like_profiles import LikeProfiles
@@ -50,8 +50,7 @@ def test_a_torn_or_damaged_record_is_none() -> None:
 
 def test_memory_on_disk_is_never_less_than_it_was() -> None:
     for mib in (0.0, 1.0, 4.0, 20_518.3, 255_000.0):
-        found = unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0)
-        assert 0 <= found.gpus[0].mem_mib - mib < 4
+        assert 0 <= unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0).gpus[0].mem_mib - mib < 4
 
 
 def series_of(samples: Iterable[GpuSample | tuple[GpuSample, ...]], series: Series | None = None) -> Series:
@@ -92,8 +91,7 @@ def test_a_series_that_is_full_joins_neighbours_and_keeps_means_and_the_most_of_
 
 
 def test_a_profile_leaves_start_up_and_a_rare_pause_out() -> None:
-    util = [0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40
-    found = told_by(filled(util), amp=True, workload="u/train")
+    found = told_by(filled([0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40), amp=True, workload="u/train")
     assert found.warm_up_s == 25.0
     starts = [("warm-up", 1000.0), ("work", 1025.0), ("pause", 1065.0), ("work", 1080.0)]
     assert [(phase.kind, phase.start_s) for phase in found.phases] == starts
@@ -149,8 +147,7 @@ class TestFiles:
     def test_a_job_over_two_nodes_has_one_profile_once_both_are_measured(self, tmp_path: Path) -> None:
         write_summary(tmp_path, self.summary("7", "n1", ("GPU-a",), 90.0), several_nodes=True)
         write_summary(tmp_path, self.summary("7", "n2", ("GPU-b", "GPU-c", "GPU-d"), 50.0), several_nodes=True)
-        profile = read_profile_files(tmp_path).profiles["7"]
-        assert profile.gpu_util == pytest.approx(60.0)
+        assert read_profile_files(tmp_path).profiles["7"].gpu_util == pytest.approx(60.0)
         early = summarise(filled([0.0] * 10), "7", "n3", ("GPU-e",), 10)
         write_summary(tmp_path, early, several_nodes=True)
         assert read_profile_files(tmp_path).profiles == {}
@@ -379,7 +376,7 @@ def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path:
     source, host = Readings(), Told()
     sampler = a_sampler(tmp_path, source, host=host)
     processes = (GpuProcess(101, 3000, 60, 30), GpuProcess(102, 3000, 0, 0))
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=processes)}
+    source.tell(60, 30, 3200, processes=processes)
     ticks(sampler, [JobSpec("a", ("GPU-0",), slurm_id="75", pids=(7,))], 0, 40)
     ticks(sampler, [], 40, 1)
     assert host.asked == ("a", "75", (7, 101, 102))
@@ -426,7 +423,7 @@ def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.Monkey
         like.note("ada", f"once {'x' * n}", 1, PROFILE, float(n))
         like.note("ada", "often", 2, PROFILE, float(n))
         assert like.profile_of("ada", f"once {'x' * n}", 1, float(n)) is not None
-    assert (len(like._known), len(like._predicted)) <= (20, 20)
+    assert max(len(like._known), len(like._predicted)) <= 20
     assert like.profile_of("ada", "often", 2, 200.0) is not None
     assert like.profile_of("ada", "once x", 1, 200.0) is None
 
@@ -456,10 +453,7 @@ def test_too_short_too_little_or_unknown_is_not_judged() -> None:
     assert seen_speed(idle, idle, Spell(120, mem_util=1, card_mem_util=2, dram_active=2)) is None
     assert seen_speed(bare(A), None, Spell(120, card_mem_util=30)) is None
     assert seen_speed(A, B, Spell(120)) is None
-
-
-def test_nobody_runs_much_faster_than_alone() -> None:
-    assert seen_speed(A, B, Spell(120, dram_active=90)).speed == 1.2
+    assert seen_speed(A, B, Spell(120, dram_active=90)).speed == 1.2, "nobody runs much faster than alone"
 
 
 def pair(util: list[float], mem: list[float], shared_from: int, partner: str | None = "b") -> Summary:
@@ -471,8 +465,7 @@ def pair(util: list[float], mem: list[float], shared_from: int, partner: str | N
 
 
 def test_the_profile_carries_what_was_seen_beside_the_partner() -> None:
-    summary = pair([80.0] * 60 + [40.0] * 120, [4000.0] * 180, 60)
-    found = watched(summary, None, B)
+    found = watched(pair([80.0] * 60 + [40.0] * 120, [4000.0] * 180, 60), None, B)
     assert (found.profile.gpu_util, found.seen_by) == (80, "memory time")
     assert found.profile.seen_speed == pytest.approx(20 / 60)  # 20 together, 40 and 20 alone
     assert watched(pair([80.0] * 180, [4000.0] * 180, 999, None), None, None).profile.seen_speed is None
