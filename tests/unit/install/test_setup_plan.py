@@ -64,13 +64,8 @@ def vc_node(name: str, *vcs: str, kinds: tuple[str, ...] = ("a100",) * 4, **more
 
 
 def running(**config: str) -> Site:
-    known = {
-        "SLURM_CONF": "/etc/slurm/slurm.conf",
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "PriorityType": "priority/multifactor",
-        "SelectType": "select/cons_tres",
-        "GresTypes": "gpu",
-    }
+    known = {"SLURM_CONF": "/etc/slurm/slurm.conf", "AccountingStorageType": "accounting_storage/slurmdbd"}
+    known |= {"PriorityType": "priority/multifactor", "SelectType": "select/cons_tres", "GresTypes": "gpu"}
     nodes = [vc_node(f"n{number}", vc, kinds=("a100", "a100")) for number, vc in ((1, "vc-a"), (2, "vc-b"))]
     return Site((24, 11), {**known, **config}, nodes, PARTITIONS, [])
 
@@ -90,8 +85,7 @@ def plan_for(
     """``has``: what the machine has."""
     head = Head()
     vars(head).update(has)
-    wanted = Options(Mode(mode), partitions or ("vc-a",), **options)
-    return make_plan(root, head, seen or running(), wanted, PROGRAMS)
+    return make_plan(root, head, seen or running(), Options(Mode(mode), partitions or ("vc-a",), **options), PROGRAMS)
 
 
 def what(plan: Plan) -> str:
@@ -124,7 +118,7 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
 
 def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
-    [refusal] = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
+    (refusal,) = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
     assert "take jobs out of PrivateData" in refusal.remedy
 
 
@@ -138,12 +132,15 @@ def test_a_package_brings_units_and_lucid_release(root: Path) -> None:
     assert b"sampler /usr/bin/lucid-sampler\n" in texts["node.conf"]
 
 
-def test_order_mode_needs_an_operator_and_site_factors(root: Path) -> None:
+def test_order_mode_needs_an_operator_and_site_factors_and_pack_mode_the_usual_slurm_conf(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "order"))
     assert "slurm-user" not in kinds(plan_for(root, "order", has={"rights": "operator"}))
     assert "priority/basic" in what(plan_for(root, "order", running(PriorityType="priority/basic")))
-    assert "no slurmdbd" in what(plan_for(root, "order", running(AccountingStorageType="")))
     assert "does not answer" in what(plan_for(root, "order", has={"rights": None}))
+    for mode in ("order", "pack"):
+        assert "no slurmdbd" in what(plan_for(root, mode, running(AccountingStorageType="")))
+    elsewhere = running(SLURM_CONF="/opt/slurm/etc/slurm.conf")
+    assert "slurm.conf is /opt/slurm/etc/slurm.conf" in what(plan_for(root, "pack", elsewhere))
 
 
 def test_order_mode_says_which_vcs_could_lend_in_pack_mode(root: Path) -> None:
@@ -186,16 +183,12 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     assert not plan_for(root, "pack").changes, "the site's own way of writing it stays"
 
 
-BUSY = """#!/bin/sh
-# nvidia-smi is asked elsewhere
-. /opt/lib/gpus.sh
-"""
+BUSY = "#!/bin/sh\n# nvidia-smi is asked elsewhere\n. /opt/lib/gpus.sh\n"
 
 
 def scripts_of(root: Path, **texts: str) -> None:
     """The site's own prologs: /opt/prolog.sh and /opt/epilog.d/*."""
-    conf = root / "etc/slurm/slurm.conf"
-    conf.write_text(CONF + "Prolog=/opt/prolog.sh\nEpilog=/opt/epilog.d/*\n")
+    (root / "etc/slurm/slurm.conf").write_text(CONF + "Prolog=/opt/prolog.sh\nEpilog=/opt/epilog.d/*\n")
     found = {"prolog.sh": BUSY, "lib/gpus.sh": "nvidia-smi -i $SLURM_JOB_GPUS\n", "epilog.d/10-mail": "#!/bin/sh\n"}
     for name, text in {**found, **texts}.items():
         (root / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -217,12 +210,8 @@ def test_pack_mode_waits_for_a_word_on_scripts_that_look_for_processes_or_gpus(r
     assert not plan.refused
     done(plan)
     node = root / "etc/slurm/lucid/node.conf"
-    assert node.read_text().splitlines()[3:] == [
-        "site-prolog /opt/prolog.sh",
-        "site-epilog /opt/epilog.d/*",
-        "site-run first-last /opt/prolog.sh",
-        "site-run not-guests /opt/epilog.d/10-mail",
-    ]
+    lines = ["site-prolog /opt/prolog.sh", "site-epilog /opt/epilog.d/*", "site-run first-last /opt/prolog.sh"]
+    assert node.read_text().splitlines()[3:] == [*lines, "site-run not-guests /opt/epilog.d/10-mail"]
     node.write_text("# mine\n" + node.read_text())
     assert not plan_for(root, "pack").changes, "the choice stays"
     done(chosen(**{"prolog.sh": "always"}))
@@ -264,12 +253,6 @@ def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: P
     settings.write_text("heartbeat /run/lucid/heartbeat\nexempt 0\n")
     [change] = [change for change in plan_for(root, "pack").changes if change.path == settings]
     assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\nsteps mapped\ntype a100\n"
-
-
-def test_pack_mode_is_refused_where_it_cannot_work(root: Path) -> None:
-    elsewhere = running(SLURM_CONF="/opt/slurm/etc/slurm.conf")
-    assert "slurm.conf is /opt/slurm/etc/slurm.conf" in what(plan_for(root, "pack", elsewhere))
-    assert "no slurmdbd" in what(plan_for(root, "pack", running(AccountingStorageType="")))
 
 
 UNSERVED: list[tuple[dict[str, Any], str]] = [
@@ -364,8 +347,7 @@ def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:
     assert not offers(plan_for(root, "observe", running(AccountingStorageType="(null)")))
     plan = plan_for(root, "observe", past_days=30)
     assert not offers(plan)
-    toml = next(change for change in plan.changes if change.path.name == "lucid.toml")
-    assert b"catch_up_days = 30" in toml.after
+    assert b"catch_up_days = 30" in next(change for change in plan.changes if change.path.name == "lucid.toml").after
     done(plan)
     assert not offers(plan_for(root, "observe"))
 
@@ -377,8 +359,6 @@ PartitionName=vc-b Nodes=n2 MAXTIME=2-0 AllowAccounts=vision AllowGroups=ALL
 PartitionName=vc-c Nodes=n[3-4] State=UP AllowAccounts=ml
 """
 VCS = ("vc-a", "vc-b", "vc-c")
-
-
 NODES = [vc_node("n1", "vc-a"), vc_node("n2", "vc-b"), vc_node("n3", "vc-c"), vc_node("n4", "vc-c")]
 
 
