@@ -65,18 +65,14 @@ class Home:
         return findings
 
 
+REFUSED = [f"Slurm did not start it 2 times as Lucid asked (Invalid job {job})" for job in (17, 4)]
+GAVE_LESS = "it is its turn, and its start gave less than the job asks for: 2 of 4 tasks"
+
+
 def let_go(home: Home, *words: str) -> None:
     """Jobs that run as their users wrote them."""
     for number, text in enumerate(words):
         home.store.begin_action(NOW - 60, f"{number}", "let go", f"as its user wrote it: {text}", 1)
-
-
-def refused(home: Home) -> None:
-    let_go(home, *(f"Slurm did not start it 2 times as Lucid asked (Invalid job {job})" for job in (17, 4)))
-
-
-def gave_less(home: Home) -> None:
-    let_go(home, "it is its turn, and its start gave less than the job asks for: 2 of 4 tasks")
 
 
 def says(**status: Any) -> Callable[[Home], Any]:
@@ -105,8 +101,8 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (says(refused=["job 1: no", "job 2: no", "job 3: Odd"]), "bad", "the last 3 jobs, none taken since (job 3: Odd)"),
     (says(list_trouble="/x/ours cannot be written (No space left)"), "bad", "ours cannot be written"),
     (says(doubted={"7": "it told nothing"}), "warn", "job 7: what it reports"),
-    (refused, "warn", "did not start 2 jobs of the last day as"),
-    (gave_less, "warn", "1 start of the last day gave less than the job asks for"),
+    (lambda home: let_go(home, *REFUSED), "warn", "did not start 2 jobs of the last day as"),
+    (lambda home: let_go(home, GAVE_LESS), "warn", "1 start of the last day gave less than the job asks for"),
     (lambda home: home.beat.unlink(), "bad", "no heartbeat"),
     (lambda home: shutil.rmtree(home.beat.parent), "bad", "no such folder"),
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW - 100)), "bad", "100 s old"),
@@ -155,29 +151,22 @@ def files(root: Path | None, in_force: dict[str, str] | None = None, beat: str =
 
 
 @ROOT_ONLY
-def test_sound_files_have_no_findings(root: Path) -> None:
+def test_sound_files_have_no_findings_and_a_heartbeat_that_the_plugin_does_not_read_is_one(root: Path) -> None:
     assert files(root, IN_FORCE) == files(root, None) == []
     assert files(root, IN_FORCE, beat=f"{root}/run/lucid/heartbeat") == [], "seen from outside a chroot"
-
-
-@ROOT_ONLY
-def test_a_heartbeat_that_the_plugin_does_not_read_is_found(root: Path) -> None:
     (words,) = files(root, IN_FORCE, beat="/var/lib/lucid/heartbeat")
     assert "never sees it" in words
-    (root / "etc/slurm/job_submit.lua").unlink()
-    assert any(words.startswith("/etc/slurm/job_submit.lua: cannot be read") for words in files(root, IN_FORCE))
+
+
+ADDED = [("shards users", "`shards users`"), ("exempt 0", "exempts nobody but root"), ("exempt 77", "")]
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize(
-    ("line", "says"), [("shards users", "`shards users`"), ("exempt 0", "exempts nobody but root"), ("exempt 77", "")]
-)
+@pytest.mark.parametrize(("line", "says"), ADDED)
 def test_a_plugin_whose_settings_undo_the_order_is_found(root: Path, line: str, says: str) -> None:
     conf = root / "etc/slurm/lucid.plugin.conf"
     conf.write_text(conf.read_text() + line + "\n")
-    found = files(root, IN_FORCE)
-    assert len(found) == bool(says)
-    assert says in "".join(found)
+    assert [says in words for words in files(root, IN_FORCE)] == [True] * bool(says)
 
 
 @ROOT_ONLY
@@ -187,15 +176,13 @@ def test_a_slurmctld_that_runs_with_an_older_file_is_found(root: Path, key: str)
     assert words.startswith(f"slurm.conf has {key}=")
 
 
-def test_a_slurm_conf_that_includes_what_is_not_there_is_found(root: Path) -> None:
-    (root / "etc/slurm/lucid.slurm.conf").unlink()
-    (words,) = files(root, IN_FORCE)
-    assert "lucid.slurm.conf: cannot be read" in words
-
-
-def test_files_that_are_elsewhere_are_said_to_be(tmp_path: Path) -> None:
-    for root in (None, tmp_path):
-        (words,) = files(root)
+@ROOT_ONLY
+def test_files_that_are_not_there_are_said_to_be(root: Path) -> None:
+    for name in ("job_submit.lua", "lucid.slurm.conf"):
+        (root / "etc/slurm" / name).unlink()
+        assert any(f"/etc/slurm/{name}: cannot be read" in words for words in files(root, IN_FORCE))
+    for elsewhere in (None, root / "elsewhere"):
+        (words,) = files(elsewhere)
         assert "not looked at" in words
 
 
@@ -312,8 +299,7 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
     # Boards and alert rules are for the host of Prometheus and Grafana, which need not be one of Slurm's.
     files = [path for path in files if path.parent.name != "grafana"]
     shipped = {str(path.relative_to(folder)) for path in files}
-    sources = {str(path.relative_to(folder)) for file in FILES for path in folder.glob(file.source)}
-    assert sources == shipped
+    assert {str(path.relative_to(folder)) for file in FILES for path in folder.glob(file.source)} == shipped
     declared = (folder.parent / "pyproject.toml").read_text()
     globs = ("systemd/", "lucid_hooks/", "lucid_job/", "job_submit/")
     assert all(file.source in declared or file.source.startswith(globs) for file in FILES)
@@ -397,11 +383,6 @@ def test_files_that_others_may_write_or_nobody_run_are_found(root: Path) -> None
     assert {"gres.conf", "lucid.plugin.conf", "/etc/slurm/cli_filter.lua"} <= set(found)
 
 
-def test_the_check_says_so_where_there_is_no_slurm_conf(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        check_installation(tmp_path)
-
-
 def test_a_plugin_of_the_sites_own_is_not_replaced_unasked_and_units_go_beside_it(tmp_path: Path) -> None:
     def written() -> set[str]:
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
@@ -415,14 +396,15 @@ def test_a_plugin_of_the_sites_own_is_not_replaced_unasked_and_units_go_beside_i
     assert lucid("slurm", "install", "--units", "--root", tmp_path).exit_code == 0
     assert own.read_text() == "-- ours since 2011\n"
     assert written() == {file.target for file in FILES if file.daemon} | {"etc/slurm/job_submit.lua"}
-    done = lucid("slurm", "install", "--root", tmp_path, "--force", "--json")
-    assert len(json.loads(done.output)) == len(FILES)
+    assert len(json.loads(lucid("slurm", "install", "--root", tmp_path, "--force", "--json").output)) == len(FILES)
     assert own.with_name("job_submit.lua.before-lucid").read_text() == "-- ours since 2011\n"
     assert "Lucid" in own.read_text()
     assert lucid("slurm", "install", "--root", tmp_path).output.count("unchanged") == len(FILES)
 
 
 def test_check_ends_with_1_and_says_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_installation(tmp_path)
     (tmp_path / "etc/slurm").mkdir(parents=True)
     (tmp_path / "etc/slurm/slurm.conf").write_text("SelectType=select/linear\n")
     done = lucid("slurm", "install", "--check", "--root", tmp_path)
