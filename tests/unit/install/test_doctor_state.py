@@ -12,25 +12,16 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from lucid.cli.main import lucidctl
 from lucid.config.load import Settings, settings_from
 from lucid.daemon.reporting.starts import START_TIMES
 from lucid.errors import ConfigError, Finding
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
-from lucid.setup import doctor_state
+from lucid.setup import doctor_state, install
 from lucid.setup.doctor_state import check_files, check_state, root_of
-from lucid.setup.install import (
-    FILES,
-    PROGRAMS,
-    check_installation,
-    install_files,
-    program_in,
-    programs_here,
-    shipped_content,
-    shipped_folder,
-)
+from lucid.setup.install import FILES, PROGRAMS, check_installation, install_files, shipped_content
 from lucid.setup.nodes import NodeSpec, PartitionSpec, parse_node, parse_partition
 from lucid.setup.render import plugin_conf, render
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
@@ -45,6 +36,10 @@ IN_FORCE = {
     "JobSubmitPlugins": "lua", "CliFilterPlugins": "lua", "TaskProlog": "/etc/slurm/lucid/task_prolog",
     "Prolog": "/etc/slurm/lucid/prolog.d/*", "Epilog": "/etc/slurm/lucid/epilog.d/*",
 }  # fmt: skip
+
+
+def lucid(*words: object) -> Result:
+    return CliRunner().invoke(lucidctl, [*map(str, words)], catch_exceptions=False)
 
 
 class Home:
@@ -70,18 +65,14 @@ class Home:
         return findings
 
 
+REFUSED = [f"Slurm did not start it 2 times as Lucid asked (Invalid job {job})" for job in (17, 4)]
+GAVE_LESS = "it is its turn, and its start gave less than the job asks for: 2 of 4 tasks"
+
+
 def let_go(home: Home, *words: str) -> None:
     """Jobs that run as their users wrote them."""
     for number, text in enumerate(words):
         home.store.begin_action(NOW - 60, f"{number}", "let go", f"as its user wrote it: {text}", 1)
-
-
-def refused(home: Home) -> None:
-    let_go(home, *(f"Slurm did not start it 2 times as Lucid asked (Invalid job {job})" for job in (17, 4)))
-
-
-def gave_less(home: Home) -> None:
-    let_go(home, "it is its turn, and its start gave less than the job asks for: 2 of 4 tasks")
 
 
 def says(**status: Any) -> Callable[[Home], Any]:
@@ -110,8 +101,8 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (says(refused=["job 1: no", "job 2: no", "job 3: Odd"]), "bad", "the last 3 jobs, none taken since (job 3: Odd)"),
     (says(list_trouble="/x/ours cannot be written (No space left)"), "bad", "ours cannot be written"),
     (says(doubted={"7": "it told nothing"}), "warn", "job 7: what it reports"),
-    (refused, "warn", "did not start 2 jobs of the last day as"),
-    (gave_less, "warn", "1 start of the last day gave less than the job asks for"),
+    (lambda home: let_go(home, *REFUSED), "warn", "did not start 2 jobs of the last day as"),
+    (lambda home: let_go(home, GAVE_LESS), "warn", "1 start of the last day gave less than the job asks for"),
     (lambda home: home.beat.unlink(), "bad", "no heartbeat"),
     (lambda home: shutil.rmtree(home.beat.parent), "bad", "no such folder"),
     (lambda home: write_heartbeat(home.beat, Heartbeat(NOW - 100)), "bad", "100 s old"),
@@ -120,16 +111,16 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "level", "words"), WRONG, ids=[words for _, _, words in WRONG])
-def test_what_is_wrong_is_found(home: Home, change: Callable[[Home], Any], level: str, words: str) -> None:
-    change(home)
-    assert [(item.level, words in item.what) for item in home.found()] == [(level, True)]
-
-
 def test_a_profile_that_cannot_be_read_is_named(home: Home) -> None:
     (home.folder / "profiles/7.json").write_text("{")
     findings = [item for item in check_state(home.settings, NOW) if item.level != "ok"]
     assert [(item.level, "7.json" in item.what) for item in findings] == [("warn", True)]
+
+
+@pytest.mark.parametrize(("change", "level", "words"), WRONG, ids=[words for _, _, words in WRONG])
+def test_what_is_wrong_is_found(home: Home, change: Callable[[Home], Any], level: str, words: str) -> None:
+    change(home)
+    assert [(item.level, words in item.what) for item in home.found()] == [(level, True)]
 
 
 def test_folders_that_cannot_be_written_are_found(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +128,8 @@ def test_folders_that_cannot_be_written_are_found(home: Home, monkeypatch: pytes
     monkeypatch.setattr(doctor_state.os, "access", lambda path, mode: Path(path) not in shut)
     assert [item.what.split()[0] for item in home.found()] == [str(home.folder)], "lucidd writes its heartbeat"
     home.beat.unlink()
-    assert {item.level: item.what.split()[0] for item in home.found()} == {
-        "warn": str(home.folder), "bad": str(home.beat.parent),
-    }  # fmt: skip
+    found = {item.level: item.what.split()[0] for item in home.found()}
+    assert found == {"warn": str(home.folder), "bad": str(home.beat.parent)}
     monkeypatch.undo()
     write_heartbeat(home.beat, Heartbeat(NOW))
     monkeypatch.setattr(doctor_state.shutil, "disk_usage", lambda path: SimpleNamespace(free=100 << 20))
@@ -161,29 +151,22 @@ def files(root: Path | None, in_force: dict[str, str] | None = None, beat: str =
 
 
 @ROOT_ONLY
-def test_sound_files_have_no_findings(root: Path) -> None:
+def test_sound_files_have_no_findings_and_a_heartbeat_that_the_plugin_does_not_read_is_one(root: Path) -> None:
     assert files(root, IN_FORCE) == files(root, None) == []
     assert files(root, IN_FORCE, beat=f"{root}/run/lucid/heartbeat") == [], "seen from outside a chroot"
-
-
-@ROOT_ONLY
-def test_a_heartbeat_that_the_plugin_does_not_read_is_found(root: Path) -> None:
     (words,) = files(root, IN_FORCE, beat="/var/lib/lucid/heartbeat")
     assert "never sees it" in words
-    (root / "etc/slurm/job_submit.lua").unlink()
-    assert any(words.startswith("/etc/slurm/job_submit.lua: cannot be read") for words in files(root, IN_FORCE))
+
+
+ADDED = [("shards users", "`shards users`"), ("exempt 0", "exempts nobody but root"), ("exempt 77", "")]
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize(
-    ("line", "says"), [("shards users", "`shards users`"), ("exempt 0", "exempts nobody but root"), ("exempt 77", "")]
-)
+@pytest.mark.parametrize(("line", "says"), ADDED)
 def test_a_plugin_whose_settings_undo_the_order_is_found(root: Path, line: str, says: str) -> None:
     conf = root / "etc/slurm/lucid.plugin.conf"
     conf.write_text(conf.read_text() + line + "\n")
-    found = files(root, IN_FORCE)
-    assert len(found) == bool(says)
-    assert says in "".join(found)
+    assert [says in words for words in files(root, IN_FORCE)] == [True] * bool(says)
 
 
 @ROOT_ONLY
@@ -193,42 +176,32 @@ def test_a_slurmctld_that_runs_with_an_older_file_is_found(root: Path, key: str)
     assert words.startswith(f"slurm.conf has {key}=")
 
 
-def test_a_slurm_conf_that_includes_what_is_not_there_is_found(root: Path) -> None:
-    (root / "etc/slurm/lucid.slurm.conf").unlink()
-    (words,) = files(root, IN_FORCE)
-    assert "lucid.slurm.conf: cannot be read" in words
-
-
-def test_files_that_are_elsewhere_are_said_to_be(tmp_path: Path) -> None:
-    for root in (None, tmp_path):
-        (words,) = files(root)
+@ROOT_ONLY
+def test_files_that_are_not_there_are_said_to_be(root: Path) -> None:
+    for name in ("job_submit.lua", "lucid.slurm.conf"):
+        (root / "etc/slurm" / name).unlink()
+        assert any(f"/etc/slurm/{name}: cannot be read" in words for words in files(root, IN_FORCE))
+    for elsewhere in (None, root / "elsewhere"):
+        (words,) = files(elsewhere)
         assert "not looked at" in words
 
 
-@pytest.mark.parametrize(
-    ("slurm", "where"),
-    [
-        ({}, "/"),
-        ({"prefix": ["chroot", "--userspec=lucid", "/srv/slurm"]}, "/srv/slurm"),
-        ({"prefix": ["/usr/sbin/chroot", "/srv/slurm"]}, "/srv/slurm"),
-        ({"prefix": ["ssh", "head"]}, None),
-    ],
-)
-def test_slurms_files_are_looked_for_where_the_prefix_leads(slurm: dict[str, Any], where: str | None) -> None:
-    given = settings_from({"slurm": slurm, "daemon": {"partitions": {"vc": "order"}}}, "test")
-    assert root_of(given) == (Path(where) if where else None)
+PREFIXES = [("", "/"), ("chroot --userspec=me /srv", "/srv"), ("/usr/sbin/chroot /srv", "/srv"), ("ssh head", None)]
+
+
+@pytest.mark.parametrize(("prefix", "where"), PREFIXES)
+def test_slurms_files_are_looked_for_where_the_prefix_leads(home: Home, prefix: str, where: str | None) -> None:
+    home.slurm = {"prefix": prefix.split()} if prefix else {}
+    assert root_of(home.settings) == (Path(where) if where else None)
 
 
 def test_a_slurm_that_does_not_answer_is_bad_and_ends_with_1(home: Home) -> None:
     path = home.folder / "lucid.toml"
-    path.write_text(
-        f'[slurm]\nprefix = ["/no/such/program"]\n[daemon]\nstate_dir = "{home.folder}"\n'
-        f'heartbeat = "{home.beat}"\n[daemon.partitions]\nvc = "order"\n'
-    )
-    done = CliRunner().invoke(lucidctl, ["doctor", "--config", str(path)])
-    assert done.exit_code == 1
+    daemon = f'state_dir = "{home.folder}"\nheartbeat = "{home.beat}"\n[daemon.partitions]\nvc = "order"\n'
+    path.write_text(f'[slurm]\nprefix = ["/no/such/program"]\n[daemon]\n{daemon}')
+    done = lucid("doctor", "--config", path)
+    assert (done.exit_code, "check slurm.prefix" in done.output) == (1, True)
     assert "Slurm does not answer" in done.output
-    assert "check slurm.prefix" in done.output
 
 
 @pytest.mark.parametrize(
@@ -244,41 +217,36 @@ def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, of: int, t
     assert any("fell inside the range" in item.what for item in home.found()) is told
 
 
+BLIND = {"words": "this user may not read it", "remedy": "chmod /reports", "blind": True}
+REPORTS: list[tuple[int | None, str | None, str, dict[str, Any]]] = [
+    (0o1777, None, "", {}),
+    (None, "bad", "there is no such folder", {}),
+    (0, "bad", "it is no folder", {}),
+    (0o755, "warn", "not all users may write there (mode 0755)", {}),
+    (0o777, "warn", "no sticky bit", {}),
+    (0o1777, "bad", "as lucidd sees it: this user may not read it", BLIND),
+]
+
+
 @pytest.mark.parametrize(
-    ("make", "level", "words"),
-    [
-        (lambda folder: folder.mkdir(mode=0o1777), None, ""),
-        (lambda folder: None, "bad", "there is no such folder"),
-        (lambda folder: folder.write_text(""), "bad", "it is no folder"),
-        (lambda folder: (folder.mkdir(), folder.chmod(0o755)), "warn", "not all users may write there (mode 0755)"),
-        (lambda folder: (folder.mkdir(), folder.chmod(0o777)), "warn", "no sticky bit"),
-    ],
+    ("mode", "level", "words", "told"), REPORTS, ids=[words or "sound" for _, _, words, _ in REPORTS]
 )
 def test_a_folder_for_reports_in_which_nobody_can_report_is_found(
-    home: Home, make: Callable[[Path], Any], level: str | None, words: str
+    home: Home, mode: int | None, level: str | None, words: str, told: dict[str, Any]
 ) -> None:
+    """By the one who asks, or by lucidd, whose user may not read what this one may."""
     folder = home.folder / "reports"
-    make(folder)
-    if folder.is_dir() and not level:
-        folder.chmod(0o1777)
+    if mode is not None:
+        folder.mkdir() if mode else folder.touch()
+        folder.chmod(mode)
+    home.store.put_view("status", {"reports": told} if told else {})
     found = home.found({"daemon.elastic.reports_dir": str(folder)})
-    assert [(item.level, words in item.what, f"{folder}" in item.remedy) for item in found] == (
+    assert [(item.level, words in item.what, "/reports" in item.remedy) for item in found] == (
         [(level, True, True)] if level else []
     )
 
 
-def test_what_lucidds_own_user_may_not_read_is_found(home: Home) -> None:
-    """This user, root say, may."""
-    folder = home.folder / "reports"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    told = {"words": "this user may not read it", "remedy": "chmod", "blind": True}
-    home.store.put_view("status", {"reports": told})
-    found = home.found({"daemon.elastic.reports_dir": str(folder)})
-    assert [(item.level, item.what) for item in found] == [("bad", "as lucidd sees it: this user may not read it")]
-
-
-PARTS = sorted((shipped_folder() / "job_submit").glob("*.lua"))
+PARTS = sorted((install.shipped_folder() / "job_submit").glob("*.lua"))
 
 
 @pytest.fixture
@@ -300,6 +268,11 @@ def bad(root: Path) -> dict[str, str]:
     return {finding.about: finding.says for finding in found}
 
 
+def changed(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
 def test_the_plugin_is_one_file_of_all_its_parts(root: Path) -> None:
     installed = (root / "etc/slurm/job_submit.lua").read_text(encoding="utf-8")
     assert installed == "".join(part.read_text(encoding="utf-8") for part in PARTS)
@@ -318,7 +291,7 @@ def test_a_part_of_the_plugin_uses_only_what_those_before_it_define() -> None:
 
 
 def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> None:
-    folder = shipped_folder()
+    folder = install.shipped_folder()
     # What else is Python there drives the testbed and the demonstration; nothing of it is installed.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.suffix.startswith(".py")]
     files += [*(folder / "lucid_hooks").glob("*.py"), *(folder / "lucid_job").glob("*.py")]
@@ -326,8 +299,7 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
     # Boards and alert rules are for the host of Prometheus and Grafana, which need not be one of Slurm's.
     files = [path for path in files if path.parent.name != "grafana"]
     shipped = {str(path.relative_to(folder)) for path in files}
-    sources = {str(path.relative_to(folder)) for file in FILES for path in folder.glob(file.source)}
-    assert sources == shipped
+    assert {str(path.relative_to(folder)) for file in FILES for path in folder.glob(file.source)} == shipped
     declared = (folder.parent / "pyproject.toml").read_text()
     globs = ("systemd/", "lucid_hooks/", "lucid_job/", "job_submit/")
     assert all(file.source in declared or file.source.startswith(globs) for file in FILES)
@@ -336,39 +308,26 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
 @ROOT_ONLY
 def test_what_install_and_render_write_passes_the_check(root: Path) -> None:
     assert bad(root) == {}
-    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--root", str(root)])
+    done = lucid("slurm", "install", "--check", "--root", root)
     assert (done.exit_code, "BAD" in done.output) == (0, False)
-
-
-def test_units_alone_leave_slurms_folder_alone(tmp_path: Path) -> None:
-    (tmp_path / "etc/slurm").mkdir(parents=True)
-    (tmp_path / "etc/slurm/job_submit.lua").write_text("-- the site's own")
-    with pytest.raises(ConfigError, match="--units leaves it alone"):
-        install_files(tmp_path)
-    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--units", "--root", str(tmp_path)])
-    assert done.exit_code == 0
-    assert (tmp_path / "etc/slurm/job_submit.lua").read_text() == "-- the site's own"
-    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {file.target for file in FILES if file.daemon} | {"etc/slurm/job_submit.lua"}
 
 
 def test_units_start_the_programs_of_the_installation_that_wrote_them() -> None:
     (unit,) = [file for file in FILES if file.source == "systemd/lucidd.service"]
     assert b"\nExecStart=/srv/x/lucidd --config " in shipped_content(unit, Path("/srv/x"))
-    assert program_in(shipped_content(unit)) == PROGRAMS / "lucidd"
-    for file in FILES:
-        program = program_in(shipped_content(file))
-        assert program is None or program.parent == PROGRAMS
-    assert programs_here(Path("/srv/chroot")) == PROGRAMS
-    assert (programs_here(Path("/")) / "lucidd").exists()
+    assert install.program_in(shipped_content(unit)) == PROGRAMS / "lucidd"
+    started = {install.program_in(shipped_content(file)) for file in FILES}
+    assert {program.parent for program in started if program} == {PROGRAMS}
+    assert install.programs_here(Path("/srv/chroot")) == PROGRAMS
+    assert (install.programs_here(Path("/")) / "lucidd").exists()
 
 
 @ROOT_ONLY
 def test_a_unit_of_another_installation_is_as_shipped(root: Path) -> None:
     path = root / "etc/systemd/system/lucidd.service"
-    path.write_text(path.read_text().replace("/opt/lucid/bin", "/srv/x"))
+    changed(path, "/opt/lucid/bin", "/srv/x")
     assert bad(root) == {}
-    path.write_text(path.read_text().replace("Restart=on-failure", "Restart=no"))
+    changed(path, "Restart=on-failure", "Restart=no")
     assert bad(root).keys() == {"/etc/systemd/system/lucidd.service"}
 
 
@@ -379,36 +338,32 @@ def test_without_models_to_ask_for_nobody_misses_the_filter(root: Path) -> None:
         ("lucid.plugin.conf", "type a100\n", "steps mapped"),
         ("lucid.plugin.conf", "steps mapped\n", ""),
     ):
-        path = root / "etc/slurm" / name
-        path.write_text(path.read_text().replace(line, ""))
+        changed(root / "etc/slurm" / name, line, "")
         found = bad(root)
         assert found.keys() == ({"CliFilterPlugins"} if says else set())
         assert says in str(found)
 
 
+EDITS = [
+    ("job_submit.lua", "Lucid", "Lukid", "/etc/slurm/job_submit.lua", "not the one"),
+    ("lucid.slurm.conf", "SubmitPlugins=lua", "SubmitPlugins=partition", "JobSubmitPlugins", "is partition"),
+    ("lucid.slurm.conf", "CliFilterPlugins=lua", "", "CliFilterPlugins", "not set"),
+    ("lucid.slurm.conf", "GresTypes=gpu,shard", "GresTypes=gpu", "GresTypes", "no slots"),
+    ("lucid.slurm.conf", "priority/multifactor", "priority/basic", "PriorityType", "SiteFactor"),
+    ("lucid.slurm.conf", "TaskProlog=", "#", "TaskProlog", "inner srun"),
+    ("lucid.slurm.conf", "shard:g1:2", "shard:g1:4", "node n1", "slurm.conf declares"),
+    ("gres.conf", "Type=g1 Count=2", "Type=g1 Count=4", "node n2", "Count=2"),
+    ("gres.conf", "Type=g1", "Type=a100", "node n1", "each GPU needs its own"),
+    ("gres.conf", "AutoDetect=off", "AutoDetect=nvml", "gres.conf", "hides their addresses"),
+    ("gres.conf", "Name=gpu", "Name=nic", "gres.conf", "has no line"),
+    ("lucid.plugin.conf", "heartbeat", "hearing", "lucid.plugin.conf", "no heartbeat"),
+]
+
+
 @ROOT_ONLY
-@pytest.mark.parametrize(
-    ("file", "old", "new", "about", "says"),
-    [
-        ("job_submit.lua", "Lucid", "Lukid", "/etc/slurm/job_submit.lua", "not the one"),
-        ("lucid.slurm.conf", "SubmitPlugins=lua", "SubmitPlugins=partition", "JobSubmitPlugins", "is partition"),
-        ("lucid.slurm.conf", "CliFilterPlugins=lua", "", "CliFilterPlugins", "not set"),
-        ("lucid.slurm.conf", "GresTypes=gpu,shard", "GresTypes=gpu", "GresTypes", "no slots"),
-        ("lucid.slurm.conf", "priority/multifactor", "priority/basic", "PriorityType", "SiteFactor"),
-        ("lucid.slurm.conf", "TaskProlog=", "#", "TaskProlog", "inner srun"),
-        ("lucid.slurm.conf", "shard:g1:2", "shard:g1:4", "node n1", "slurm.conf declares"),
-        ("gres.conf", "Type=g1 Count=2", "Type=g1 Count=4", "node n2", "Count=2"),
-        ("gres.conf", "Type=g1", "Type=a100", "node n1", "each GPU needs its own"),
-        ("gres.conf", "AutoDetect=off", "AutoDetect=nvml", "gres.conf", "hides their addresses"),
-        ("gres.conf", "Name=gpu", "Name=nic", "gres.conf", "has no line"),
-        ("lucid.plugin.conf", "heartbeat", "hearing", "lucid.plugin.conf", "no heartbeat"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "old", "new", "about", "says"), EDITS, ids=[says for *_, says in EDITS])
 def test_what_is_wrong_is_found_and_named(root: Path, file: str, old: str, new: str, about: str, says: str) -> None:
-    path = root / "etc/slurm" / file
-    before = path.read_text()
-    assert old in before
-    path.write_text(before.replace(old, new))
+    changed(root / "etc/slurm" / file, old, new)
     assert says in bad(root)[about]
 
 
@@ -420,99 +375,93 @@ def test_files_that_others_may_write_or_nobody_run_are_found(root: Path) -> None
     (root / "run/lucid").chmod(0o755)
     (root / "etc/slurm/lucid/task_prolog").chmod(0o644)
     (root / "etc/slurm/lucid/lucid-release").chmod(0o775)
-    (root / "etc/slurm/gres.conf").unlink()
-    (root / "etc/slurm/lucid.plugin.conf").unlink()
-    (root / "etc/slurm/cli_filter.lua").unlink()
+    for name in ("gres.conf", "lucid.plugin.conf", "cli_filter.lua"):
+        (root / "etc/slurm" / name).unlink()
     found = bad(root)
     assert "executed" in found["/etc/slurm/lucid/task_prolog"]
     assert "written by others" in found["/etc/slurm/lucid/lucid-release"]
     assert {"gres.conf", "lucid.plugin.conf", "/etc/slurm/cli_filter.lua"} <= set(found)
 
 
-def test_the_check_says_so_where_there_is_no_slurm_conf(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        check_installation(tmp_path)
+def test_a_plugin_of_the_sites_own_is_not_replaced_unasked_and_units_go_beside_it(tmp_path: Path) -> None:
+    def written() -> set[str]:
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
 
-
-def test_a_plugin_of_the_sites_own_is_not_replaced_unasked(tmp_path: Path) -> None:
     own = tmp_path / "etc/slurm/job_submit.lua"
     own.parent.mkdir(parents=True)
     own.write_text("-- ours since 2011\n")
-    with pytest.raises(ConfigError, match="nothing was written"):
+    with pytest.raises(ConfigError, match=r"(?s)nothing was written.*--units leaves it alone"):
         install_files(tmp_path)
-    assert [str(p) for p in tmp_path.rglob("*") if p.is_file()] == [str(own)]
-    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--root", str(tmp_path), "--force", "--json"])
-    assert len(json.loads(done.output)) == len(FILES)
+    assert written() == {"etc/slurm/job_submit.lua"}
+    assert lucid("slurm", "install", "--units", "--root", tmp_path).exit_code == 0
+    assert own.read_text() == "-- ours since 2011\n"
+    assert written() == {file.target for file in FILES if file.daemon} | {"etc/slurm/job_submit.lua"}
+    assert len(json.loads(lucid("slurm", "install", "--root", tmp_path, "--force", "--json").output)) == len(FILES)
     assert own.with_name("job_submit.lua.before-lucid").read_text() == "-- ours since 2011\n"
     assert "Lucid" in own.read_text()
-    again = CliRunner().invoke(lucidctl, ["slurm", "install", "--root", str(tmp_path)])
-    assert again.output.count("unchanged") == len(FILES)
+    assert lucid("slurm", "install", "--root", tmp_path).output.count("unchanged") == len(FILES)
 
 
 def test_check_ends_with_1_and_says_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_installation(tmp_path)
     (tmp_path / "etc/slurm").mkdir(parents=True)
     (tmp_path / "etc/slurm/slurm.conf").write_text("SelectType=select/linear\n")
-    done = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--root", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "BAD  SelectType: is select/linear" in done.output
+    done = lucid("slurm", "install", "--check", "--root", tmp_path)
+    assert (done.exit_code, "BAD  SelectType: is select/linear" in done.output) == (1, True)
     assert "remedy: SelectType=select/cons_tres in slurm.conf" in done.output
-    listed = CliRunner().invoke(lucidctl, ["slurm", "install", "--check", "--json", "--root", str(tmp_path)])
+    listed = lucid("slurm", "install", "--check", "--json", "--root", tmp_path)
     assert {"about", "ok", "says", "remedy"} == set(json.loads(listed.output)[0])
 
 
 def test_what_the_package_brings_is_left_to_the_package(root: Path) -> None:
     """Units below /etc/systemd/system would go before the package's own, and stay after an upgrade."""
-    units = root / "usr/lib/systemd/system"
-    units.mkdir(parents=True)
-    for name in ("lucidd.service", "lucid-release.timer"):
-        (units / name).write_text("of the package\n")
-    release = root / "usr/sbin/lucid-release"
-    release.parent.mkdir(parents=True)
-    release.write_text("#!/bin/sh\n")
+    unit, release = "usr/lib/systemd/system/lucidd.service", "usr/sbin/lucid-release"
+    ours = "etc/systemd/system/lucidd.service"
+    for name in (unit, release):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text("of the package\n")
     for folder in ("etc/systemd", "etc/slurm/lucid"):
         shutil.rmtree(root / folder)
-    done = install_files(root)
-    assert f"packaged   {units / 'lucidd.service'}" in done
-    assert f"packaged   {release}" in done
+    assert {f"packaged   {root / name}" for name in (unit, release)} <= {*install_files(root)}
     assert not (root / "etc/systemd").exists()
     assert not (root / "etc/slurm/lucid/lucid-release").exists()
     assert (root / "etc/slurm/lucid/prolog.d/50-lucid").exists(), "what is Slurm's is copied all the same"
     found = {finding.about: finding.says for finding in check_installation(root)}
-    assert found["/usr/lib/systemd/system/lucidd.service"] == "of the package"
-    assert "/etc/systemd/system/lucidd.service" not in found
+    assert (found[f"/{unit}"], f"/{ours}" in found) == ("of the package", False)
     # one that an earlier way of installing left goes before the package's: that is said
-    (root / "etc/systemd/system").mkdir(parents=True)
-    (root / "etc/systemd/system/lucidd.service").write_text("[Service]\nExecStart=/opt/old/lucidd\n")
-    assert "/etc/systemd/system/lucidd.service" in bad(root)
+    (root / ours).parent.mkdir(parents=True)
+    (root / ours).write_text("[Service]\nExecStart=/opt/old/lucidd\n")
+    assert f"/{ours}" in bad(root)
 
 
 def test_nodes_and_partitions_are_read_with_every_key() -> None:
     node = parse_node("n[1-2]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/fake{}")
     assert node == NodeSpec("n[1-2]", 4, 16, 64000, "a100", ("nvlink", "ib"), "/dev/fake{}")
-    assert parse_partition("prof=n3:MaxTime=60,State=UP", profiling=True) == PartitionSpec(
-        "prof", "n3", profiling=True, options={"MaxTime": "60", "State": "UP"}
-    )
+    options = {"MaxTime": "60", "State": "UP"}
+    read = parse_partition("prof=n3:MaxTime=60,State=UP", profiling=True)
+    assert read == PartitionSpec("prof", "n3", profiling=True, options=options)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        *((wrong, "") for wrong in ("prof", "=n1", "p=", "p q=n1", "p=n1:MaxTime", "p=n1:A=b c")),
-        ("n1", "no gpus"),
-        ("n 1:gpus=1", "host list"),
-        ("n1;rm:gpus=1", "host list"),
-        ("n[2-1]:gpus=1", "range"),
-        ("n1:gpus=x", "whole number"),
-        ("n1:gpus=0", "between 1 and 64"),
-        ("n1:gpu=4", "gpus=…"),
-        ("n1:gpus=1,gpus=2", "twice"),
-        ("n1:gpus=1,type=a b", "feature"),
-        ("n1:gpus=1,devices=/dev/nvidia", "path with {}"),
-    ],
-)
-def test_a_wrong_node_or_partition_is_refused_and_says_why(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says or "."):
-        parse_node(text) if says else parse_partition(text)
+WRONG_NODES = {
+    "no gpus": ["n1"],
+    "host list": ["n 1:gpus=1", "n1;rm:gpus=1"],
+    "range": ["n[2-1]:gpus=1"],
+    "whole number": ["n1:gpus=x"],
+    "between 1 and 64": ["n1:gpus=0"],
+    "gpus=…": ["n1:gpu=4"],
+    "twice": ["n1:gpus=1,gpus=2"],
+    "feature": ["n1:gpus=1,type=a b"],
+    "path with {}": ["n1:gpus=1,devices=/dev/nvidia"],
+    "": ["prof", "=n1", "p=", "p q=n1", "p=n1:MaxTime", "p=n1:A=b c"],
+}
+
+
+@pytest.mark.parametrize("says", WRONG_NODES)
+def test_a_wrong_node_or_partition_is_refused_and_says_why(says: str) -> None:
+    for text in WRONG_NODES[says]:
+        with pytest.raises(ConfigError, match=says or "."):
+            parse_node(text) if says else parse_partition(text)
 
 
 def test_each_gpu_gets_an_address_and_two_slots() -> None:
@@ -542,21 +491,21 @@ def test_each_gpu_gets_an_address_and_two_slots() -> None:
 @pytest.mark.parametrize(
     ("nodes", "partitions", "says"),
     [
-        (["n[1-2]:gpus=1", "n2:gpus=2"], [], "n2 is given twice"),
-        (["n1:gpus=1"], ["p=n[1-2]"], "names host n2"),
-        (["n1:gpus=1"], ["a=n1", "b=n1"], "default"),
+        ("n[1-2]:gpus=1 n2:gpus=2", "", "n2 is given twice"),
+        ("n1:gpus=1", "p=n[1-2]", "names host n2"),
+        ("n1:gpus=1", "a=n1 b=n1", "default"),
     ],
 )
-def test_nodes_and_partitions_must_agree(nodes: list[str], partitions: list[str], says: str) -> None:
-    named = [parse_partition(text, default=True) for text in partitions]
+def test_nodes_and_partitions_must_agree(nodes: str, partitions: str, says: str) -> None:
+    named = [parse_partition(text, default=True) for text in partitions.split()]
     with pytest.raises(ConfigError, match=says):
-        render([parse_node(text) for text in nodes], named)
+        render([*map(parse_node, nodes.split())], named)
 
 
 def test_what_else_a_node_line_says_is_kept() -> None:
-    words = ["slurm", "render", "--nodes", "n[1-2]:gpus=2", "--node-extra", "n[1-2]=Sockets=2 CoresPerSocket=16"]
-    done = CliRunner().invoke(lucidctl, words)
-    (line,) = [line for line in done.output.splitlines() if line.startswith("NodeName=n[1-2] Gres")]
+    words = ["slurm", "render", "--nodes", "n[1-2]:gpus=2", "--node-extra"]
+    done = lucid(*words, "n[1-2]=Sockets=2 CoresPerSocket=16").output
+    (line,) = [line for line in done.splitlines() if line.startswith("NodeName=n[1-2] Gres")]
     assert line.endswith(" Sockets=2 CoresPerSocket=16")
     with pytest.raises(ConfigError, match=r"n\[1-2\]"):
-        CliRunner().invoke(lucidctl, [*words[:-1], "n3=Weight=1"], catch_exceptions=False)
+        lucid(*words, "n3=Weight=1")

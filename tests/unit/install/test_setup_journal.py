@@ -14,13 +14,13 @@ from lucid.setup import backup as module
 from lucid.setup.backup import FOLDER, Journal
 from lucid.setup.conf_text import Change
 
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files are given back to their owners by root alone")
-pytestmark = ROOT_ONLY
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files are given back to their owners by root alone")
 SLURM = "ClusterName=x\nGresTypes=gpu\nProlog=/site\n# the end\n"
+Picture = dict[str, tuple[bytes, int, int, int]]
 WANTED = "ClusterName=x\nGresTypes=gpu,shard\nProlog=/site\n# the end\nTaskProlog=/lucid\n"
 
 
-def site(root: Path) -> list[Change]:
+def site(root: Path) -> tuple[list[Change], Picture]:
     """Two files that are there, one of them somebody else's, and two that are not."""
     etc = root / "etc/slurm"
     etc.mkdir(parents=True)
@@ -28,7 +28,7 @@ def site(root: Path) -> list[Change]:
     (etc / "gres.conf").write_bytes(b"Name=gpu\r\nlast line")
     (etc / "gres.conf").chmod(0o640)
     os.chown(etc / "gres.conf", 1234, 4321)
-    return changes(root)
+    return changes(root), picture(root)
 
 
 def changes(root: Path) -> list[Change]:
@@ -46,15 +46,14 @@ def changes(root: Path) -> list[Change]:
     ]
 
 
-def picture(root: Path) -> dict[str, tuple[bytes, int, int, int]]:
+def picture(root: Path) -> Picture:
     """Every file but the record's own: bytes, mode, owner."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and root / FOLDER not in path.parents:
             seen = path.stat()
-            found[str(path.relative_to(root))] = (
-                path.read_bytes(), stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid,
-            )  # fmt: skip
+            kept = (path.read_bytes(), stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid)
+            found[str(path.relative_to(root))] = kept
     return found
 
 
@@ -76,16 +75,14 @@ def undo(root: Path, *, purge: bool = False) -> None:
 
 
 def test_undone_every_byte_mode_and_owner_is_as_before(tmp_path: Path) -> None:
-    todo = site(tmp_path)
-    before = picture(tmp_path)
+    todo, before = site(tmp_path)
     set_up(tmp_path, todo)
     during = picture(tmp_path)
     assert during["etc/slurm/slurm.conf"][0] == WANTED.encode()
     assert during["etc/slurm/gres.conf"][1:] == before["etc/slurm/gres.conf"][1:], "owner and mode stay"
     assert changes(tmp_path) == []
     undo(tmp_path)
-    own = picture(tmp_path).pop("etc/lucid/lucid.toml")
-    assert own[0] == b"[daemon]\n", "it stays until a purge"
+    assert picture(tmp_path).pop("etc/lucid/lucid.toml")[0] == b"[daemon]\n", "it stays until a purge"
     assert {k: v for k, v in picture(tmp_path).items() if k != "etc/lucid/lucid.toml"} == before
     assert not (tmp_path / "etc/slurm/lucid").exists()
     undo(tmp_path, purge=True)
@@ -119,8 +116,7 @@ def killed_after(root: Path, puts: int, what: str) -> bool:
 def test_killed_at_any_write_it_is_continued_or_undone(tmp_path: Path, then: str) -> None:
     for puts in range(100):
         root = tmp_path / str(puts)
-        site(root)
-        before = picture(root)
+        _, before = site(root)
         if not killed_after(root, puts, "set up"):
             assert puts > 8, "four copies, four files and their record at least"
             return
@@ -137,8 +133,7 @@ def test_killed_at_any_write_it_is_continued_or_undone(tmp_path: Path, then: str
 def test_an_undo_that_was_killed_goes_on(tmp_path: Path) -> None:
     for puts in range(100):
         root = tmp_path / str(puts)
-        todo = site(root)
-        before = picture(root)
+        todo, before = site(root)
         set_up(root, todo)
         killed = killed_after(root, puts, "undo")
         if killed:
@@ -162,8 +157,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_file_edited_since_is_named_with_the_edit_and_nothing_is_undone(tmp_path: Path, edit: str) -> None:
-    todo = site(tmp_path)
-    before = picture(tmp_path)
+    todo, before = site(tmp_path)
     set_up(tmp_path, todo)
     conf, hook = tmp_path / "etc/slurm/slurm.conf", tmp_path / "etc/slurm/lucid/deep/hook"
     conf.write_text(EDITS[edit](WANTED), errors="surrogateescape")
@@ -183,7 +177,7 @@ def test_a_file_edited_since_is_named_with_the_edit_and_nothing_is_undone(tmp_pa
 
 
 def test_a_second_mode_is_undone_to_what_was_before_the_first(tmp_path: Path) -> None:
-    set_up(tmp_path, site(tmp_path))
+    set_up(tmp_path, site(tmp_path)[0])
     conf = tmp_path / "etc/slurm/slurm.conf"
     set_up(tmp_path, [Change(conf, conf.read_bytes(), b"something else\n")])
     undo(tmp_path)
@@ -191,24 +185,18 @@ def test_a_second_mode_is_undone_to_what_was_before_the_first(tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_written_changes_none(tmp_path: Path) -> None:
-    todo = site(tmp_path)
-    before = picture(tmp_path)
-    blocked = tmp_path / "etc/slurm/blocked"
-    blocked.mkdir()
-    with pytest.raises(ConfigError, match="nothing was changed"):
-        set_up(tmp_path, [*todo, Change(blocked, None, b"x")])
-    assert picture(tmp_path) == before
-    # and one that fails only when it is written
-    late = tmp_path / "etc/slurm" / ("n" * 250)
-    with pytest.raises(ConfigError, match="every file is as it was"):
-        set_up(tmp_path, [*todo, Change(late, None, b"x")])
-    assert picture(tmp_path) == before
+    """Nor does one that fails only when it is written."""
+    todo, before = site(tmp_path)
+    (tmp_path / "etc/slurm/blocked").mkdir()
+    for name, says in (("blocked", "nothing was changed"), ("n" * 250, "every file is as it was")):
+        with pytest.raises(ConfigError, match=says):
+            set_up(tmp_path, [*todo, Change(tmp_path / "etc/slurm" / name, None, b"x")])
+        assert picture(tmp_path) == before
 
 
 def test_what_was_taken_back_at_once_is_the_sites_to_edit_again(tmp_path: Path) -> None:
     """slurmctld could not use the files. The administrator then mends slurm.conf, and an undo leaves that alone."""
-    todo = site(tmp_path)
-    before = picture(tmp_path)
+    todo, before = site(tmp_path)
     journal = Journal.read(tmp_path)
     with journal.locked():
         journal.begin("pack")
@@ -229,14 +217,10 @@ def test_two_setups_at_once_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / FOLDER).exists()
 
 
-def test_a_copy_that_was_tampered_with_is_not_written_back(tmp_path: Path) -> None:
-    set_up(tmp_path, site(tmp_path))
+def test_the_record_is_roots_alone_and_a_copy_that_was_tampered_with_is_not_written_back(tmp_path: Path) -> None:
+    set_up(tmp_path, site(tmp_path)[0])
+    assert stat.S_IMODE((tmp_path / FOLDER).stat().st_mode) == 0o700
     for path in (tmp_path / FOLDER / "files").iterdir():
         path.write_text("rm -rf")
     with pytest.raises(ConfigError, match="is not what setup put there"):
         Journal.read(tmp_path).restores()
-
-
-def test_the_record_is_roots_alone(tmp_path: Path) -> None:
-    set_up(tmp_path, site(tmp_path))
-    assert stat.S_IMODE((tmp_path / FOLDER).stat().st_mode) == 0o700

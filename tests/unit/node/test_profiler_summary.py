@@ -8,37 +8,23 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_node_sampler import Readings, a_sampler, ticks
 
-from lucid.core.gpu import GpuProcess, GpuReading
+from lucid.core.gpu import GpuProcess
 from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
 from lucid.models.packing.like_profiles import LikeProfiles
+from lucid.node import reports
 from lucid.node.host_use import Host
 from lucid.node.processes import JobSpec
-from lucid.node.reports import (
-    prune_profiles,
-    read_profile_files,
-    read_summary,
-    summary_from_dict,
-    summary_to_dict,
-    write_summary,
-)
+from lucid.node.reports import prune_profiles, read_profile_files, read_summary, write_summary
+from lucid.profiler import shape
 from lucid.profiler.pair_watch import seen_speed, watched
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
-from lucid.profiler.shape import (
-    HostUse,
-    active_level,
-    mean_shares,
-    memory_trend,
-    pauses,
-    percentile,
-    shares_in,
-    steadiness,
-    warm_up,
-)
+from lucid.profiler.shape import HostUse, mean_shares, pauses
 from lucid.profiler.summary import Point, Series, Spell, Summary, merged_profile, point_of, summarise
 from lucid.slurm.view.profiles import says_more
 
@@ -64,10 +50,7 @@ def test_a_torn_or_damaged_record_is_none() -> None:
 
 def test_memory_on_disk_is_never_less_than_it_was() -> None:
     for mib in (0.0, 1.0, 4.0, 20_518.3, 255_000.0):
-        found = unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0)
-        kept = found.gpus[0].mem_mib
-        assert kept is not None
-        assert 0 <= kept - mib < 4
+        assert 0 <= unpack(pack(Sample(0, 0.0, (GpuSample(mem_mib=mib),)), 0.0), 1, 0.0).gpus[0].mem_mib - mib < 4
 
 
 def series_of(samples: Iterable[GpuSample | tuple[GpuSample, ...]], series: Series | None = None) -> Series:
@@ -75,10 +58,12 @@ def series_of(samples: Iterable[GpuSample | tuple[GpuSample, ...]], series: Seri
     series = Series() if series is None else series
     begin = len(series)
     for i, sample in enumerate(samples, begin):
-        point = point_of(Sample(i, 1000.0 + i, sample if isinstance(sample, tuple) else (sample,)))
-        assert point is not None
-        series.add(point)
+        series.add(point_of(Sample(i, 1000.0 + i, sample if isinstance(sample, tuple) else (sample,))))
     return series
+
+
+def told_by(series: Series, **more: Any) -> Summary:
+    return summarise(series, "7", "n1", ["GPU-a"], len(series), **more)
 
 
 def filled(util: Iterable[float], mem: float = 4000.0, *, shared: bool = False, limit: int = 2048, own: float = 0.5):
@@ -97,10 +82,8 @@ def swings(seed: int) -> list[float]:
 
 def test_a_series_that_is_full_joins_neighbours_and_keeps_means_and_the_most_of_memory() -> None:
     series = Series(limit=4)
-    for i in range(5):  # the last is still open
-        series.add(
-            Point(float(i), 1.0, 10.0 * i, 20.0 * i, 100.0 * i, True, 12.0 * i, 22.0 * i, 150.0 * i, 6.0 * i, 8.0 * i)
-        )
+    for i in map(float, range(5)):  # the last is still open
+        series.add(Point(i, 1.0, 10 * i, 20 * i, 100 * i, True, 12 * i, 22 * i, 150 * i, 6 * i, 8 * i))
     assert series.points[:2] == [
         Point(0.0, 2.0, 5.0, 10.0, 100.0, True, 6.0, 11.0, 150.0, 3.0, 4.0),
         Point(2.0, 2.0, 25.0, 50.0, 300.0, True, 30.0, 55.0, 450.0, 15.0, 20.0),
@@ -108,49 +91,37 @@ def test_a_series_that_is_full_joins_neighbours_and_keeps_means_and_the_most_of_
 
 
 def test_a_profile_leaves_start_up_and_a_rare_pause_out() -> None:
-    util = [0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40
-    found = summarise(filled(util), "7", "n1", ["GPU-a"], len(util), amp=True, workload="u/train")
+    found = told_by(filled([0.0] * 25 + [80.0] * 40 + [0.0] * 15 + [80.0] * 40), amp=True, workload="u/train")
     assert found.warm_up_s == 25.0
-    spans = [
-        ("warm-up", 1000.0, 1025.0),
-        ("work", 1025.0, 1065.0),
-        ("pause", 1065.0, 1080.0),
-        ("work", 1080.0, 1120.0),
-    ]
-    assert [(phase.kind, phase.start_s, phase.end_s) for phase in found.phases] == spans
+    starts = [("warm-up", 1000.0), ("work", 1025.0), ("pause", 1065.0), ("work", 1080.0)]
+    assert [(phase.kind, phase.start_s) for phase in found.phases] == starts
+    assert [phase.end_s for phase in found.phases] == [1025.0, 1065.0, 1080.0, 1120.0]
     profile = found.profile
-    assert profile.gpu_util == pytest.approx(80.0)
-    assert profile.mem_util == pytest.approx(40.0)
-    assert profile.gpu_mem_mib == 4000.0
-    assert profile.active_share == pytest.approx(77 / 92)
+    means = (profile.gpu_util, profile.mem_util, profile.gpu_mem_mib, profile.active_share)
+    assert means == pytest.approx((80.0, 40.0, 4000.0, 77 / 92))
     assert (profile.amp, profile.workload, profile.unstable) == (True, "u/train", False)
 
 
-def test_there_is_no_profile_before_enough_work() -> None:
-    assert summarise(filled([0.0] * 60), "7", "n1", ["GPU-a"], 60).profile is None
-    assert summarise(filled([0.0] * 30 + [90.0] * 12), "7", "n1", ["GPU-a"], 42).profile is None
-    assert summarise(filled([0.0] * 30 + [90.0] * 40), "7", "n1", ["GPU-a"], 70).profile is not None
+@pytest.mark.parametrize(("idle", "work", "enough"), [(60, 0, False), (30, 12, False), (30, 40, True)])
+def test_there_is_no_profile_before_enough_work(idle: int, work: int, enough: bool) -> None:
+    assert (told_by(filled([0.0] * idle + [90.0] * work)).profile is not None) is enough
 
 
 def test_an_unstable_job_is_marked_and_a_leak_is_reckoned_with() -> None:
-    util = swings(4)
-    assert summarise(filled(util), "7", "n1", ["GPU-a"], len(util)).profile.unstable
-    series = series_of(GpuSample(80.0, 40.0, 4000.0 + 2.0 * i) for i in range(240))
-    leaking = summarise(series, "8", "n1", ["GPU-a"], 240).profile
+    assert told_by(filled(swings(4))).profile.unstable
+    leaking = told_by(series_of(GpuSample(80.0, 40.0, 4000.0 + 2.0 * i) for i in range(240))).profile
     assert leaking.mem_growing
     assert leaking.gpu_mem_mib == pytest.approx(4478 + 7200, rel=0.06)
 
 
 def test_two_jobs_of_a_pair_are_told_apart_and_a_shared_stretch_makes_no_profile() -> None:
-    found = summarise(filled([90.0] * 60, shared=True, own=0.7), "7", "n1", ["GPU-a"], 60, partner="8")
+    found = told_by(filled([90.0] * 60, shared=True, own=0.7), partner="8")
     assert found.profile is None
-    assert found.together.gpu_util == pytest.approx(63.0)
-    assert found.together.card_util == pytest.approx(90.0)
+    assert (found.together.gpu_util, found.together.card_util) == pytest.approx((63.0, 90.0))
     assert found.memory.peak_mib == 2000.0
     beside = GpuSample(100.0, 60.0, 9000.0, 50.0, 25.0, 3900.0, shared=True)
-    both = summarise(series_of([beside] * 60, filled([80.0] * 60)), "7", "n1", ["GPU-a"], 120, partner="8")
-    assert both.profile.gpu_util == pytest.approx(80.0)
-    assert both.profile.gpu_mem_mib == 4000.0
+    both = told_by(series_of([beside] * 60, filled([80.0] * 60)), partner="8")
+    assert (both.profile.gpu_util, both.profile.gpu_mem_mib) == pytest.approx((80.0, 4000.0))
     assert both.together.gpu_util == pytest.approx(50.0)
 
 
@@ -161,9 +132,7 @@ def test_a_lost_gpu_gives_no_point_and_a_lost_one_of_two_half() -> None:
 
 
 class TestFiles:
-    def summary(
-        self, job: str = "7", node: str = "n1", gpus: tuple[str, ...] = ("GPU-a",), util: float = 80.0
-    ) -> Summary:
+    def summary(self, job: str = "7", node: str = "n1", gpus: Any = ("GPU-a",), util: float = 80.0) -> Summary:
         return summarise(filled([0.0] * 20 + [util] * 60), job, node, gpus, 80, notes=("Xid 79 on GPU-a",))
 
     def test_what_is_written_is_read_again(self, tmp_path: Path) -> None:
@@ -178,8 +147,7 @@ class TestFiles:
     def test_a_job_over_two_nodes_has_one_profile_once_both_are_measured(self, tmp_path: Path) -> None:
         write_summary(tmp_path, self.summary("7", "n1", ("GPU-a",), 90.0), several_nodes=True)
         write_summary(tmp_path, self.summary("7", "n2", ("GPU-b", "GPU-c", "GPU-d"), 50.0), several_nodes=True)
-        profile = read_profile_files(tmp_path).profiles["7"]
-        assert profile.gpu_util == pytest.approx(60.0)
+        assert read_profile_files(tmp_path).profiles["7"].gpu_util == pytest.approx(60.0)
         early = summarise(filled([0.0] * 10), "7", "n3", ("GPU-e",), 10)
         write_summary(tmp_path, early, several_nodes=True)
         assert read_profile_files(tmp_path).profiles == {}
@@ -193,22 +161,19 @@ class TestFiles:
         assert prune_profiles(tmp_path / "none", 2000.0) == 0
 
     def test_newer_and_older_samplers_are_read_and_a_bad_file_is_named(self, tmp_path: Path) -> None:
-        data = summary_to_dict(self.summary())
+        data = reports.summary_to_dict(self.summary())
         data["profile"]["tensor_active"] = 5.0
-        assert summary_from_dict(json.loads(json.dumps(data))) == self.summary()
+        assert reports.summary_from_dict(json.loads(json.dumps(data))) == self.summary()
         older = {key: value for key, value in data["profile"].items() if key != "shares"}
-        assert summary_from_dict({**data, "profile": older}) == self.summary()
-        (tmp_path / "1.json").write_text("{")
-        (tmp_path / "2.json").write_text(json.dumps({**data, "format": 99}))
-        (tmp_path / "3.json").write_text(json.dumps({**data, "profile": {**data["profile"], "gpu_util": 4000}}))
-        (tmp_path / "4.json").write_text(json.dumps({**data, "job": "../../etc/passwd"}))
-        (tmp_path / "5.json").write_bytes(b"\xff\xfe")
-        (tmp_path / "6.json").write_text("[]")
-        (tmp_path / "7.json").write_text(json.dumps(data))
+        assert reports.summary_from_dict({**data, "profile": older}) == self.summary()
+        busy = {**data["profile"], "gpu_util": 4000}
+        wrong: list[dict[str, Any]] = [{"format": 99}, {"profile": busy}, {"job": "../../etc/passwd"}, {}]
+        texts = [b"{", b"\xff\xfe", b"[]", *(json.dumps({**data, **one}).encode() for one in wrong)]
+        for number, text in enumerate(texts, 1):
+            (tmp_path / f"{number}.json").write_bytes(text)
         found = read_profile_files(tmp_path)
         assert list(found.profiles) == ["7"]
-        assert len(found.bad) == 6
-        assert all(f"{n}.json" in text for n, text in enumerate(found.bad, 1))
+        assert all(f"{n}.json" in text for n, text in zip(range(1, 7), found.bad, strict=True))
 
     def test_no_folder_is_no_profile_and_a_bad_name_is_refused(self, tmp_path: Path) -> None:
         assert read_profile_files(tmp_path / "none").summaries == {}
@@ -228,9 +193,9 @@ def bursts(high: float, on: int, off: int, seconds: int) -> list[float]:
 
 
 def test_percentile_interpolates() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([0.0, 10.0], 0.25) == 2.5
-    assert percentile([1.0], 0.99) == 1.0
+    assert shape.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert shape.percentile([0.0, 10.0], 0.25) == 2.5
+    assert shape.percentile([1.0], 0.99) == 1.0
 
 
 STARTS: dict[str, tuple[list[float], float, int | None]] = {
@@ -251,18 +216,18 @@ STARTS: dict[str, tuple[list[float], float, int | None]] = {
 @pytest.mark.parametrize("how", STARTS)
 def test_start_up_ends_where_work_begins(how: str) -> None:
     util, step_s, begins = STARTS[how]
-    assert warm_up(util, step_s) == begins
+    assert shape.warm_up(util, step_s) == begins
 
 
 def test_a_rare_pause_is_one_and_a_rhythm_is_none() -> None:
     work = noisy(80, 40)
-    once = work + [0.0] * 15 + work
-    assert pauses(once, 1.0, active_level(once)) == [(40, 55)]
-    often = (work + [0.0] * 15) * 4
-    assert pauses(often, 1.0, active_level(often)) == []
+    for util, found in (
+        (work + [0.0] * 15 + work, [(40, 55)]),
+        ((work + [0.0] * 15) * 4, []),
+        (work + [0.0] * 20, [(40, 60)]),  # one that still goes on
+    ):
+        assert pauses(util, 1.0, shape.active_level(util)) == found
     assert pauses(work + [0.0] * 2 + work, 1.0, 20.0) == []
-    lasting = work + [0.0] * 20
-    assert pauses(lasting, 1.0, active_level(lasting)) == [(40, 60)], "one that still goes on"
 
 
 STEADY: dict[str, tuple[list[float], bool]] = {
@@ -280,14 +245,13 @@ STEADY: dict[str, tuple[list[float], bool]] = {
 @pytest.mark.parametrize("how", STEADY)
 def test_what_is_steady_is_not_called_unstable(how: str) -> None:
     util, large = STEADY[how]
-    found = steadiness(util, 1.0)
+    found = shape.steadiness(util, 1.0)
     assert (found.unstable, found.swing > found.swing_limit) == (False, large)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_large_irregular_recurring_swings_are_unstable(seed: int) -> None:
-    found = steadiness(swings(seed), 1.0)
-    assert found.unstable, found
+    assert shape.steadiness(swings(seed), 1.0).unstable
 
 
 GROWTH: dict[str, tuple[list[float], float]] = {
@@ -307,7 +271,7 @@ GROWTH: dict[str, tuple[list[float], float]] = {
 @pytest.mark.parametrize("how", GROWTH)
 def test_growth_of_memory_is_foretold_where_it_is_one(how: str) -> None:
     memory, mib_per_s = GROWTH[how]
-    trend = memory_trend(memory, 1.0)
+    trend = shape.memory_trend(memory, 1.0)
     assert (trend.growing, trend.peak_mib) == (mib_per_s > 0, max(memory))
     assert trend.mib_per_s == pytest.approx(mib_per_s, rel=0.25)
     assert trend.after(600) == pytest.approx(max(memory) + 600 * mib_per_s, rel=0.06)
@@ -318,7 +282,7 @@ def test_growth_is_foretold_where_the_bins_rise_by_the_mann_kendall_test(falling
     """24 readings are 24 bins, the first ones falling, the others rising above them. Of 276 pairs, rises less falls
     is 144 with 12 that fall and 120 with 13; a z above 3 needs 122."""
     bins = [4000.0 - 10.0 * i for i in range(falling)] + [5000.0 + 100.0 * i for i in range(24 - falling)]
-    assert memory_trend(bins, 1.0).growing is grows
+    assert shape.memory_trend(bins, 1.0).growing is grows
 
 
 PROFILE = JobProfile(50.0, 20.0, 3000.0, shares=TimeShares(0.1, 0.3, 0.6, "io.pressure"))
@@ -328,48 +292,45 @@ def use(cores: float, storage: float | None = 0.0, of: int = 8) -> HostUse:
     return HostUse(cores, of, storage, "x")
 
 
-@pytest.mark.parametrize(
-    ("readings", "gpu", "shares"),
-    [
-        (use(0.3, 0.1), 0.6, (0.1, 0.3, 0.6)),  # three stages that do not overlap
-        (use(1.0, 0.0), 0.95, (0.0, 0.125, 0.95)),  # the thread that waits for its GPU in a busy loop
-        (use(1.0, 0.0), 0.2, (0.0, 0.8, 0.2)),  # one thread prepares what the GPU then computes
-        (use(8.0, 0.0), 0.5, (0.0, 1.0, 0.5)),  # loaders on all cores, while the GPU computes
-        (use(0.1, 0.9), 0.9, (0.9, 0.0125, 0.9)),  # loaders that read ahead
-        (use(0.0, 0.0), 0.0, (0.0, 0.0, 0.0)),
-        (use(99.0, 7.0), 3.0, (1.0, 1.0, 1.0)),
-        (use(0.5, None), 0.1, (None, 0.5, 0.1)),
-    ],
-)
-def test_a_second_is_divided_by_its_readings(readings: HostUse, gpu: float, shares: tuple[float | None, ...]) -> None:
-    found = shares_in(readings, gpu)
-    assert (found.storage, found.cpu, found.gpu) == pytest.approx(shares)
+SECONDS: dict[str, tuple[HostUse, float, tuple[float | None, ...]]] = {
+    "three stages that do not overlap": (use(0.3, 0.1), 0.6, (0.1, 0.3, 0.6)),
+    "the thread that waits for its GPU in a busy loop": (use(1.0, 0.0), 0.95, (0.0, 0.125, 0.95)),
+    "one thread prepares what the GPU then computes": (use(1.0, 0.0), 0.2, (0.0, 0.8, 0.2)),
+    "loaders on all cores, while the GPU computes": (use(8.0, 0.0), 0.5, (0.0, 1.0, 0.5)),
+    "loaders that read ahead": (use(0.1, 0.9), 0.9, (0.9, 0.0125, 0.9)),
+    "nothing": (use(0.0, 0.0), 0.0, (0.0, 0.0, 0.0)),
+    "more than all": (use(99.0, 7.0), 3.0, (1.0, 1.0, 1.0)),
+    "storage is not known": (use(0.5, None), 0.1, (None, 0.5, 0.1)),
+}
+
+
+def parts(shares: TimeShares | None) -> tuple[float | None, float, float] | None:
+    return shares and (shares.storage, shares.cpu, shares.gpu)
+
+
+@pytest.mark.parametrize("how", SECONDS)
+def test_a_second_is_divided_by_its_readings(how: str) -> None:
+    readings, gpu, shares = SECONDS[how]
+    assert parts(shape.shares_in(readings, gpu)) == pytest.approx(shares)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
     a, b = TimeShares(0.5, 0.2, 0.3, "x"), TimeShares(None, 0.4, 0.1)
-    assert mean_shares([(1.0, a), (5.0, None), (1.0, b)]) == TimeShares(
-        0.5, pytest.approx(0.3), pytest.approx(0.2), "x"
-    )
+    mean = mean_shares([(1.0, a), (5.0, None), (1.0, b)])
+    assert (parts(mean), mean.storage_by) == (pytest.approx((0.5, 0.3, 0.2)), "x")
     assert mean_shares([(1.0, a), (3.0, b)]) == TimeShares(None, pytest.approx(0.35), pytest.approx(0.15))
-    assert mean_shares([(1.0, a)], 2.0) is None
-    assert mean_shares([]) is None
+    assert mean_shares([(1.0, a)], 2.0) is mean_shares([]) is None
 
 
 def points(series: Series, start: int, count: int, util: float, host: HostUse | None, shared: bool = False) -> None:
+    own = util if shared else None
+    gpus = tuple(GpuSample(one, 10.0, 900.0, own, own, 900.0, shared=shared) for one in (util, util / 2))
     for second in range(start, start + count):
-        own = util if shared else None
-        gpus = (
-            GpuSample(util, 10.0, 900.0, own, own, 900.0, shared=shared),
-            GpuSample(util / 2, 10.0, 900.0, own, own, 900.0, shared=shared),
-        )
-        point = point_of(Sample(second, float(second), gpus), 1.0, host)
-        assert point is not None
-        series.add(point)
+        series.add(point_of(Sample(second, float(second), gpus), 1.0, host))
 
 
 def found_in(series: Series) -> TimeShares | None:
-    profile = summarise(series, "a", "n", ("g0", "g1"), len(series)).profile
+    profile = told_by(series).profile
     return None if profile is None else profile.shares
 
 
@@ -380,7 +341,7 @@ def test_start_up_and_time_beside_a_partner_do_not_count() -> None:
     assert found_in(series) is None, "19 s of work, for the first three settle"
     points(series, 52, 10, 60.0, use(0.3, 0.1))
     alone = found_in(series)
-    assert (alone.storage, alone.cpu, alone.gpu) == pytest.approx((0.1, 0.3, 0.6))
+    assert parts(alone) == pytest.approx((0.1, 0.3, 0.6))
     points(series, 62, 100, 90.0, use(0.9, 0.9), shared=True)
     assert found_in(series) == alone
 
@@ -388,7 +349,7 @@ def test_start_up_and_time_beside_a_partner_do_not_count() -> None:
 def test_without_readings_of_the_node_there_is_a_profile_and_no_shares() -> None:
     series = Series()
     points(series, 0, 60, 60.0, None)
-    assert summarise(series, "a", "n", ("g0",), 60).profile is not None
+    assert told_by(series).profile is not None
     assert found_in(series) is None
     points(series, 60, 19, 60.0, use(0.3))
     assert found_in(series) is None, "a sampler that came later has to see as much"
@@ -400,8 +361,7 @@ def test_a_long_job_keeps_its_shares_at_a_coarser_step() -> None:
     series = Series(limit=64)
     points(series, 0, 1000, 60.0, use(0.3, 0.1))
     assert len(series) <= 64
-    found = found_in(series)
-    assert (found.storage, found.cpu, found.gpu) == pytest.approx((0.1, 0.3, 0.6))
+    assert parts(found_in(series)) == pytest.approx((0.1, 0.3, 0.6))
 
 
 class Told(Host):
@@ -416,13 +376,12 @@ def test_the_sampler_asks_for_the_jobs_processes_and_writes_the_shares(tmp_path:
     source, host = Readings(), Told()
     sampler = a_sampler(tmp_path, source, host=host)
     processes = (GpuProcess(101, 3000, 60, 30), GpuProcess(102, 3000, 0, 0))
-    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, processes=processes)}
+    source.tell(60, 30, 3200, processes=processes)
     ticks(sampler, [JobSpec("a", ("GPU-0",), slurm_id="75", pids=(7,))], 0, 40)
     ticks(sampler, [], 40, 1)
     assert host.asked == ("a", "75", (7, 101, 102))
-    profile = read_summary(tmp_path / "profiles/a.json").profile
-    assert (profile.shares.storage, profile.shares.cpu, profile.shares.gpu) == pytest.approx((0.1, 0.3, 0.6))
-    assert profile.shares.storage_by == "x"
+    shares = read_summary(tmp_path / "profiles/a.json").profile.shares
+    assert (parts(shares), shares.storage_by) == (pytest.approx((0.1, 0.3, 0.6)), "x")
 
 
 @pytest.mark.parametrize(
@@ -442,26 +401,19 @@ def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: object) -> No
 
 def test_only_a_clear_change_says_more() -> None:
     """Each change of a profile makes plans anew."""
-    assert PROFILE.shares is not None
-    nearly, clearly = replace(PROFILE.shares, cpu=0.38), replace(PROFILE.shares, cpu=0.45)
-    assert not says_more(PROFILE, replace(PROFILE, shares=nearly))
-    assert says_more(PROFILE, replace(PROFILE, shares=clearly))
+    for changes, more in (({"cpu": 0.38}, False), ({"cpu": 0.45}, True), ({"storage": None}, True)):
+        assert says_more(PROFILE, replace(PROFILE, shares=replace(PROFILE.shares, **changes))) is more
     assert says_more(replace(PROFILE, shares=None), PROFILE)
     assert not says_more(PROFILE, replace(PROFILE, shares=None)), "a new sampler has to see for itself again"
-    assert says_more(PROFILE, replace(PROFILE, shares=replace(PROFILE.shares, storage=None)))
 
 
 def test_only_a_job_of_the_same_name_and_gpus_has_the_same_shares() -> None:
     like = LikeProfiles()
     like.note("ada", "train-1", 2, PROFILE, 0.0)
-    assert [
-        None if found is None else found.shares
-        for found in (
-            like.profile_of("ada", "train-1", 2, 1.0),
-            like.profile_of("ada", "train-2", 2, 1.0),
-            like.profile_of("ada", "train-1", 4, 1.0),
-        )
-    ] == [PROFILE.shares, None, None]
+    assert like.profile_of("ada", "train-1", 2, 1.0).shares == PROFILE.shares
+    for name, gpus in (("train-2", 2), ("train-1", 4)):
+        found = like.profile_of("ada", name, gpus, 1.0)
+        assert found is None or found.shares is None
 
 
 def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +423,7 @@ def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.Monkey
         like.note("ada", f"once {'x' * n}", 1, PROFILE, float(n))
         like.note("ada", "often", 2, PROFILE, float(n))
         assert like.profile_of("ada", f"once {'x' * n}", 1, float(n)) is not None
-    assert (len(like._known), len(like._predicted)) <= (20, 20)
+    assert max(len(like._known), len(like._predicted)) <= 20
     assert like.profile_of("ada", "often", 2, 200.0) is not None
     assert like.profile_of("ada", "once x", 1, 200.0) is None
 
@@ -484,18 +436,15 @@ def bare(profile: JobProfile) -> JobProfile:
     return JobProfile(profile.gpu_util, profile.mem_util, profile.gpu_mem_mib)
 
 
-def busy(profile: JobProfile, sm_active: float) -> JobProfile:
-    return replace(profile, sm_active=sm_active)
-
-
 @pytest.mark.parametrize("speed", [0.3, 0.5, 0.85, 1.0])
 def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
-    by_sm = seen_speed(busy(A, 60), busy(B, 30), Spell(120, dram_active=20, sm_active=speed * 90))
-    assert (by_sm.speed, by_sm.method) == (pytest.approx(speed), "SM activity")
-    by_dram = seen_speed(A, B, Spell(120, card_mem_util=50, dram_active=speed * 40))
-    assert (by_dram.speed, by_dram.method) == (pytest.approx(speed), "DRAM traffic")
-    by_time = seen_speed(bare(A), bare(B), Spell(120, card_mem_util=speed * 60))
-    assert (by_time.speed, by_time.method) == (pytest.approx(speed), "memory time")
+    a, b = replace(A, sm_active=60), replace(B, sm_active=30)
+    for method, found in (
+        ("SM activity", seen_speed(a, b, Spell(120, dram_active=20, sm_active=speed * 90))),
+        ("DRAM traffic", seen_speed(A, B, Spell(120, card_mem_util=50, dram_active=speed * 40))),
+        ("memory time", seen_speed(bare(A), bare(B), Spell(120, card_mem_util=speed * 60))),
+    ):
+        assert (found.speed, found.method) == (pytest.approx(speed), method)
 
 
 def test_too_short_too_little_or_unknown_is_not_judged() -> None:
@@ -504,11 +453,7 @@ def test_too_short_too_little_or_unknown_is_not_judged() -> None:
     assert seen_speed(idle, idle, Spell(120, mem_util=1, card_mem_util=2, dram_active=2)) is None
     assert seen_speed(bare(A), None, Spell(120, card_mem_util=30)) is None
     assert seen_speed(A, B, Spell(120)) is None
-
-
-def test_nobody_runs_much_faster_than_alone() -> None:
-    found = seen_speed(A, B, Spell(120, dram_active=90))
-    assert found.speed == 1.2
+    assert seen_speed(A, B, Spell(120, dram_active=90)).speed == 1.2, "nobody runs much faster than alone"
 
 
 def pair(util: list[float], mem: list[float], shared_from: int, partner: str | None = "b") -> Summary:
@@ -516,18 +461,14 @@ def pair(util: list[float], mem: list[float], shared_from: int, partner: str | N
         GpuSample(u, u / 2, 9000, u, u / 2, m, shared=True) if i >= shared_from else GpuSample(u, u / 2, m)
         for i, (u, m) in enumerate(zip(util, mem, strict=True))
     ]
-    since_s = 1000.0 + shared_from
-    return summarise(series_of(gpus), "a", "n1", ["GPU-a"], len(util), partner=partner, partner_since_s=since_s)
+    return told_by(series_of(gpus), partner=partner, partner_since_s=1000.0 + shared_from)
 
 
 def test_the_profile_carries_what_was_seen_beside_the_partner() -> None:
-    summary = pair([80.0] * 60 + [40.0] * 120, [4000.0] * 180, 60)
-    found = watched(summary, None, B).profile
-    assert found.gpu_util == 80
-    assert found.seen_speed == pytest.approx(20 / 60)  # memory time: 20 together, 40 and 20 alone
-    assert watched(summary, None, B).seen_by == "memory time"
-    gone = watched(pair([80.0] * 180, [4000.0] * 180, 999, None), None, None).profile
-    assert gone.seen_speed is None
+    found = watched(pair([80.0] * 60 + [40.0] * 120, [4000.0] * 180, 60), None, B)
+    assert (found.profile.gpu_util, found.seen_by) == (80, "memory time")
+    assert found.profile.seen_speed == pytest.approx(20 / 60)  # 20 together, 40 and 20 alone
+    assert watched(pair([80.0] * 180, [4000.0] * 180, 999, None), None, None).profile.seen_speed is None
 
 
 def test_a_guest_keeps_the_profile_of_its_earlier_run_and_its_leak_is_foretold() -> None:
@@ -547,5 +488,5 @@ def test_a_job_that_turns_unstable_beside_its_partner_is_marked() -> None:
 
 def test_only_readings_since_this_partner_came_tell_of_the_pair() -> None:
     series = series_of(GpuSample(90, 15 if i < 120 else 45, 9000, 40.0, 20.0, 3000, shared=True) for i in range(240))
-    summary = summarise(series, "a", "n1", ["GPU-a"], 240, partner="c", partner_since_s=1120.0)
+    summary = told_by(series, partner="c", partner_since_s=1120.0)
     assert watched(summary, A, B).profile.seen_speed == pytest.approx(0.75)

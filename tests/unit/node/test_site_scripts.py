@@ -33,10 +33,9 @@ class Node:
         self.bin.mkdir()
         self.jobs = folder / "known"
         self.jobs.mkdir()
-        answers = (
-            f'test -e {folder}/down && exit 1\nfor last; do :; done\ncat "{self.jobs}/$last" 2>/dev/null && exit\n'
-        )
-        self.program("scontrol", answers + "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
+        answers = f'for last; do :; done\ncat "{self.jobs}/$last" 2>/dev/null && exit\n'
+        unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n"
+        self.program("scontrol", f"test -e {folder}/down && exit 1\n{answers}{unknown}")
         self.log = folder / "log"
         self.steps: tuple[str, ...] = ()
         """Jobs with a step here, of which ``call`` is to know: this machine may have a testbed's."""
@@ -60,12 +59,7 @@ class Node:
 
     def environ(self, context: str, job: str, told: str = "") -> dict[str, str]:
         gpus = {"SLURM_JOB_GPUS": told, "CUDA_VISIBLE_DEVICES": told} if told else {}
-        return {
-            "SLURM_SCRIPT_CONTEXT": f"{context}_slurmd",
-            "SLURM_JOB_ID": job,
-            "SLURMD_NODENAME": "n1",
-            **gpus,
-        }
+        return {"SLURM_SCRIPT_CONTEXT": f"{context}_slurmd", "SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", **gpus}
 
     def shipped(self, context: str, job: str, told: str = "", **more: str) -> subprocess.CompletedProcess[str]:
         """As slurmd calls it."""
@@ -92,8 +86,8 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     made = Node(tmp_path)
-    made.program("pro", f'echo "pro $SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >> {made.log}\n')
-    made.program("epi", f'echo "epi $SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >> {made.log}\n')
+    for name in ("pro", "epi"):
+        made.program(name, f'echo "{name} $SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >> {made.log}\n')
     return made
 
 
@@ -107,30 +101,18 @@ def test_a_script_sees_all_gpus_of_the_job_and_all_else_as_slurm_gave_it(node: N
     node.program("pro", f"cat /proc/$$/environ > {seen}\nexit 7\n")
     node.conf(f"site-prolog {node.bin}/pro")
     node.runs("7", "gpu:g0:1(IDX:0),gpu:g1:1(IDX:1),gpu:g3:1(IDX:3)")
-    odd = {
-        "SPANK_A": "b c\nd\t\xe4 ",
-        "SLURM_JOB_EXTRA": "x=3",
-        "BASH_FUNC_f%%": "() { :; }",
-        "N.M": "",
-        "OTHER": "3",
-    }
+    odd = {"SPANK_A": "b c\nd\t\xe4 ", "BASH_FUNC_f%%": "() { :; }", "N.M": "", "SLURM_JOB_EXTRA": "x=3"}
     assert node.shipped("prolog", "7", "3", **odd).returncode == 7
     given = dict(entry.split("=", 1) for entry in seen.read_text(encoding="utf-8").split("\0") if entry)
-    plain = {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
-    assert given == {**plain, **odd, "SLURM_JOB_GPUS": "0,1,3", "CUDA_VISIBLE_DEVICES": "0,1,3"}
+    assert given == {**node.environ("prolog", "7", "0,1,3"), **odd}
 
 
 def test_not_for_guests(node: Node) -> None:
     with_choice(node, "not-guests")
     node.runs("7", "shard:g0:1(1/2,0/2),shard:g1:1(0/2,1/2)")
     node.runs("8", "shard:g1:1(0/2,1/2)")
-    for context, job, told in (
-        ("prolog", "7", "1"),
-        ("prolog", "8", "1"),
-        ("epilog", "7", "1"),
-        ("epilog", "8", "1"),
-    ):
-        assert node.call(context, job, told) == 0
+    for context in ("prolog", "epilog"):
+        assert [node.call(context, job, "1") for job in ("7", "8")] == [0, 0]
     assert node.said() == ["pro 7 0,1 0,1", "epi 7 0,1 0,1"]
 
 
@@ -138,14 +120,13 @@ def test_jobs_without_gpus_and_choices_by_pattern(node: Node) -> None:
     with_choice(node, "first-last")
     assert node.call("prolog", "5") == 0
     assert node.said() == ["pro 5  "]
-    folder = node.folder / "d"
+    folder = node.bin / "d"
     folder.mkdir()
     for name in ("10-a", "20-b", "30-c"):
-        (folder / name).write_text(f"#!/bin/sh\necho {name} $SLURM_JOB_GPUS >> {node.log}\n[ $SLURM_JOB_ID != 66 ]\n")
-        (folder / name).chmod(0o755)
+        node.program(f"d/{name}", f"echo {name} $SLURM_JOB_GPUS >> {node.log}\n[ $SLURM_JOB_ID != 66 ]\n")
     node.conf(f"site-prolog {folder}/*", f"site-run first-last {folder}/20-b")
-    node.runs("66", "gpu:g0:1(IDX:0)")
-    node.runs("7", "gpu:g0:1(IDX:0)")
+    for job in ("66", "7"):
+        node.runs(job, "gpu:g0:1(IDX:0)")
     assert node.call("prolog", "66", "0") == 1
     assert node.said() == ["30-c 0"], "as Slurm does: from the last to the first, until one fails"
     assert node.call("prolog", "7", "0") == 0
@@ -210,7 +191,8 @@ class Site(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(f"/dev/shm/lucid-site.{os.getpid()}" if Path("/dev/shm").is_dir() else "/tmp/lucid-site")
+        base = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"
+        self.folder = Path(f"{base}/lucid-site.{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.alive: dict[str, frozenset[int]] = {}
         self.completing = set[str]()
@@ -227,16 +209,13 @@ class Site(RuleBasedStateMachine):
         job = command[-1]
         if job not in self.alive:
             return ""
-        state, gres = "RUNNING", ",".join(f"gpu:g{gpu}:1(IDX:{gpu})" for gpu in sorted(self.alive[job]))
-        if job in self.completing:
-            state, gres = "COMPLETING", ""
+        gpus = ",".join(f"gpu:g{gpu}:1(IDX:{gpu})" for gpu in sorted(self.alive[job]))
+        state, gres = ("COMPLETING", "") if job in self.completing else ("RUNNING", gpus)
         return f"JobId={job} JobName=x\n   JobState={state}\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n"
 
     def call(self, verb: str, job: str) -> int:
         def run(env: Mapping[bytes, bytes] | None) -> int:
-            if env is None:
-                return 0
-            for gpu in map(int, env[b"SLURM_JOB_GPUS"].decode().split(",")):
+            for gpu in map(int, env[b"SLURM_JOB_GPUS"].decode().split(",") if env else ()):
                 others = [one for one, gpus in self.alive.items() if gpu in gpus and one != job]
                 assert not others, f"{verb} of {job} sees GPU {gpu}, which {others} holds"
                 if verb == "site-prolog":
@@ -260,12 +239,14 @@ class Site(RuleBasedStateMachine):
             assert self.call("site-prolog", job) == 0
 
     @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), lost=st.booleans())
+    def end(self, data: st.DataObject, lost: bool) -> None:
+        """``lost``: slurmd is killed, and the epilog never runs."""
         job = data.draw(st.sampled_from(sorted(self.alive)))
-        self.silent = data.draw(st.booleans())
-        assert self.call("site-epilog", job) == 0
-        self.silent = False
+        if not lost:
+            self.silent = data.draw(st.booleans())
+            assert self.call("site-epilog", job) == 0
+            self.silent = False
         del self.alive[job]
         self.completing.discard(job)
 
@@ -275,14 +256,6 @@ class Site(RuleBasedStateMachine):
         """Its epilog is yet to run, and others may start before that."""
         noted = {path.name for path in (self.folder / "n1/jobs").glob("*")}
         self.completing |= data.draw(st.frozensets(st.sampled_from(sorted(self.alive)))) & noted
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def lost(self, data: st.DataObject) -> None:
-        """slurmd is killed: the epilog never runs."""
-        job = data.draw(st.sampled_from(sorted(self.alive)))
-        del self.alive[job]
-        self.completing.discard(job)
 
     @precondition(lambda self: not self.completing)
     @rule()

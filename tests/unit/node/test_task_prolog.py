@@ -31,18 +31,15 @@ def program(folder: Path, name: str, does: str) -> None:
 def told(folder: Path, squeue: str, **more: str) -> list[str]:
     """What it prints. ``squeue``: what Slurm answers, as a shell script."""
     program(folder, "squeue", f"echo asked >> {folder}/asked\n{squeue}")
-    env = {
-        "PATH": f"{folder}:/usr/bin:/bin", "LUCID_ELASTIC": "1", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4",
-        "SLURM_JOB_NUM_NODES": "2", **more,
-    }  # fmt: skip
-    return [line for line in printed(env) if line.startswith("export LUCID_")]
+    path = f"{folder}:/usr/bin:/bin"
+    job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NUM_NODES": "2"}
+    lines = printed({"PATH": path, "LUCID_ELASTIC": "1", **job, **more})
+    return [line for line in lines if line.startswith("export LUCID_")]
 
 
 def test_gpus_of_all_nodes_are_slurms_count(tmp_path: Path) -> None:
     lines = told(tmp_path, "echo 'cpu=5,mem=5000M,node=2,billing=5,gres/gpu=5,gres/gpu:a100=5   '")
-    assert lines == [
-        "export LUCID_GPUS_HERE=4", "export LUCID_NODES=2", "export LUCID_GPUS=5", "export LUCID_RESTART=0"
-    ]  # fmt: skip
+    assert lines == [f"export LUCID_{word}" for word in ("GPUS_HERE=4", "NODES=2", "GPUS=5", "RESTART=0")]
 
 
 def test_where_slurm_does_not_answer_the_nodes_count_as_equal(tmp_path: Path) -> None:
@@ -63,10 +60,7 @@ IN_SLOTS = {
 STEP = {**IN_SLOTS, "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1,3", "LUCID_STEPS": "7"}
 
 
-FILTERED = "CliFilterPlugins=lua\n"
-
-
-def environment(folder: Path, conf: str = FILTERED, **variables: str) -> dict[str, str]:
+def environment(folder: Path, conf: str = "CliFilterPlugins=lua\n", **variables: str) -> dict[str, str]:
     """The variables that a job or step ends up with."""
     etc = folder / "etc"
     etc.mkdir(exist_ok=True)
@@ -90,51 +84,33 @@ def test_where_srun_maps_its_steps_the_batch_script_keeps_what_sbatch_wrote(tmp_
     emptied = environment(tmp_path, **IN_SLOTS, SLURM_TRES_PER_TASK="")  # by the start, on 26.05
     assert "SLURM_TRES_PER_TASK" not in emptied, "beside it srun refuses CPUs by GPU"
     (tmp_path / "etc/more.conf").write_text("CliFilterPlugins = lua,other\n")
-    conf = tmp_path / "etc/slurm.conf"
-    for line, keeps in (
-        ("include more.conf\n", True),
-        (f"Include {tmp_path}/etc/more.conf # x\n", True),
-        ("", False),
-    ):
-        assert ("SLURM_GPUS" in environment(tmp_path, line, **IN_SLOTS)) is keeps, conf.read_text()
-    without = environment(tmp_path, "", **IN_SLOTS)
-    assert "SLURM_GPUS" not in without
-    assert "LUCID_STEPS" not in without
+    for line in ("include more.conf\n", f"Include {tmp_path}/etc/more.conf # x\n"):
+        assert "SLURM_GPUS" in environment(tmp_path, line, **IN_SLOTS), line
+    assert not {"SLURM_GPUS", "LUCID_STEPS"} & environment(tmp_path, "", **IN_SLOTS).keys()
 
 
 def test_a_mapped_step_has_its_variables_as_on_plain_slurm(tmp_path: Path) -> None:
-    after = environment(
-        tmp_path, **STEP, SLURM_GPUS_PER_NODE=",,", SLURM_TRES_PER_TASK="gres/shard=1", SLURM_MEM_PER_GPU="100",
-        SLURM_MEM_PER_NODE="200", SLURM_TRES_BIND="gres/shard:per_task:1", SLURMD_TRES_BIND="gres/shard:per_task:1",
-        SLURM_NTASKS="2",
-    )  # fmt: skip
-    assert after["SLURM_GPUS_PER_NODE"] == "2"
-    assert after["SLURM_TRES_PER_TASK"] == "gres/gpu=1"
+    bind = dict.fromkeys(("SLURM_TRES_BIND", "SLURMD_TRES_BIND"), "gres/shard:per_task:1")
+    memory = {"SLURM_MEM_PER_GPU": "100", "SLURM_MEM_PER_NODE": "200", "SLURM_NTASKS": "2"}
+    gpus = {"SLURM_GPUS_PER_NODE": ",,", "SLURM_TRES_PER_TASK": "gres/shard=1"}
+    after = environment(tmp_path, **STEP, **gpus, **bind, **memory)
+    assert (after["SLURM_GPUS_PER_NODE"], after["SLURM_TRES_PER_TASK"]) == ("2", "gres/gpu=1")
     assert after["SLURM_TRES_BIND"] == after["SLURMD_TRES_BIND"] == "gres/gpu:per_task:1"
     assert "SLURM_MEM_PER_NODE" not in after
-    assert after["SLURM_DISTRIBUTION"] == "block"
-    assert after["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert (after["SLURM_DISTRIBUTION"], after["CUDA_VISIBLE_DEVICES"]) == ("block", "1,3")
 
 
-@pytest.mark.parametrize(
-    ("asked", "way"),
-    [
-        ({}, "cyclic"),
-        ({"SLURM_CPUS_PER_TASK": "1"}, "block"),
-        ({"SLURM_CPUS_PER_GPU": "2", "SLURM_CPUS_PER_TASK": "2", "SLURM_TRES_PER_TASK": "cpu:2"}, "cyclic"),
-        ({"SLURM_NTASKS": "2"}, "block"),
-    ],
-)
-def test_memory_by_gpu_has_the_distribution_of_plain_slurm(tmp_path: Path, asked: dict[str, str], way: str) -> None:
-    after = environment(tmp_path, **STEP, SLURM_MEM_PER_GPU="100", **asked)
-    assert after["SLURM_DISTRIBUTION"] == way
+def test_memory_by_gpu_has_the_distribution_of_plain_slurm(tmp_path: Path) -> None:
+    by_gpu = {"SLURM_CPUS_PER_GPU": "2", "SLURM_CPUS_PER_TASK": "2", "SLURM_TRES_PER_TASK": "cpu:2"}
+    for way, asked in (("cyclic", [{}, by_gpu]), ("block", [{"SLURM_CPUS_PER_TASK": "1"}, {"SLURM_NTASKS": "2"}])):
+        for more in asked:
+            assert environment(tmp_path, **STEP, SLURM_MEM_PER_GPU="100", **more)["SLURM_DISTRIBUTION"] == way
 
 
 def test_cpus_by_gpu_stay_by_gpu_in_a_mapped_step(tmp_path: Path) -> None:
     ours = {**STEP, "SLURM_GPUS": ",", "SLURM_CPUS_PER_GPU": "3", "SLURM_CPUS_PER_TASK": "3"}
     after = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu:3")
-    assert "SLURM_CPUS_PER_TASK" not in after
-    assert "SLURM_TRES_PER_TASK" not in after
+    assert not {"SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"} & after.keys()
     assert after["SLURM_GPUS"] == "1"
     typed = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu=3")
     assert (typed["SLURM_CPUS_PER_TASK"], typed["SLURM_TRES_PER_TASK"]) == ("3", "cpu=3")
@@ -143,40 +119,38 @@ def test_cpus_by_gpu_stay_by_gpu_in_a_mapped_step(tmp_path: Path) -> None:
 def test_a_step_without_gpus_has_its_variables_back_too(tmp_path: Path) -> None:
     bare = {key: value for key, value in STEP.items() if key not in ("SLURM_SHARDS_ON_NODE", "CUDA_VISIBLE_DEVICES")}
     after = environment(tmp_path, **{**bare, "SLURM_GPUS": ",,"})
-    assert after["SLURM_GPUS"] == "2"
-    assert "SLURM_GPUS_ON_NODE" not in after
+    assert (after["SLURM_GPUS"], after.get("SLURM_GPUS_ON_NODE")) == ("2", None)
 
 
 def test_what_another_job_left_in_the_environment_is_not_believed(tmp_path: Path) -> None:
     inherited = {**IN_SLOTS, "LUCID_STEPS": "6", "LUCID_MEM_DEFAULT": "6", "SLURM_MEM_PER_NODE": "500"}
     after = environment(tmp_path, "", **inherited)
-    assert "SLURM_GPUS" not in after
-    assert after["SLURM_MEM_PER_NODE"] == "500"
-    whole = {"SLURM_JOB_ID": "7", "LUCID_MEM_DEFAULT": "new", "SLURM_MEM_PER_NODE": "500"}
-    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "500"}
+    assert (after.get("SLURM_GPUS"), after["SLURM_MEM_PER_NODE"]) == (None, "500")
+    whole = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "500"}
+    assert environment(tmp_path, **whole, LUCID_MEM_DEFAULT="new", SLURM_SCRIPT_CONTEXT="prolog_task") == whole
 
 
-@pytest.mark.parametrize(
-    ("bind", "gpus"),
-    [
-        ("single:1", "1 3 6 1 3"),
-        ("single:2", "1 1 3 3 6"),
-        ("map_gpu:2,0", "6 1 6 1 6"),
-        ("map:1*3,0", "3 3 3 1 3"),
-        ("map_gpu:5", "1 1 1 1 1"),
-        ("mask_gpu:0x3,4", "1,3 6 1,3 6 1,3"),
-        ("mask:1*2,70,a", "1 1 1 3 1"),
-        ("closest", "1,3,6 1,3,6 1,3,6 1,3,6 1,3,6"),
-    ],
-)
-def test_tasks_have_the_gpus_that_their_bind_says(tmp_path: Path, bind: str, gpus: str) -> None:
+BINDS = {
+    "single:1": "1 3 6 1 3",
+    "single:2": "1 1 3 3 6",
+    "map_gpu:2,0": "6 1 6 1 6",
+    "map:1*3,0": "3 3 3 1 3",
+    "map_gpu:5": "1 1 1 1 1",
+    "mask_gpu:0x3,4": "1,3 6 1,3 6 1,3",
+    "mask:1*2,70,a": "1 1 1 3 1",
+    "closest": "1,3,6 1,3,6 1,3,6 1,3,6 1,3,6",
+}
+
+
+@pytest.mark.parametrize("bind", BINDS)
+def test_tasks_have_the_gpus_that_their_bind_says(tmp_path: Path, bind: str) -> None:
     """cli_filter.lua's words behind ``none=``: what Slurm itself would have given to each of five tasks."""
     step = {**STEP, "CUDA_VISIBLE_DEVICES": "1,3,6", "SLURM_STEP_GPUS": "1,3,6", "SLURM_SHARDS_ON_NODE": "3"}
     for loud in ("", "verbose,"):
-        said = f"gres/shard:{loud}none={bind}"
-        tasks = [environment(tmp_path, **step, SLURM_TRES_BIND=said, SLURM_LOCALID=str(task)) for task in range(5)]
-        assert [task["CUDA_VISIBLE_DEVICES"] for task in tasks] == gpus.split()
-        assert [task["SLURM_STEP_GPUS"] for task in tasks] == gpus.split()
+        step["SLURM_TRES_BIND"] = f"gres/shard:{loud}none={bind}"
+        tasks = [environment(tmp_path, **step, SLURM_LOCALID=str(task)) for task in range(5)]
+        for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS"):
+            assert [task[name] for task in tasks] == BINDS[bind].split()
         assert {task["SLURM_TRES_BIND"] for task in tasks} == {f"gres/gpu:{loud}{bind}"}
 
 
@@ -187,9 +161,8 @@ def test_tasks_by_gpu_are_told_again(tmp_path: Path) -> None:
 
 
 def test_where_nothing_maps_steps_no_task_goes_on_without_its_gpu(tmp_path: Path) -> None:
-    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "none"), **STEP, "LUCID_STEPS": ""}
-    env |= {"CUDA_VISIBLE_DEVICES": "", "SLURM_TRES_BIND": "gres/gpu:single:1"}
-    done = prolog(env)
+    none = {"LUCID_STEPS": "", "CUDA_VISIBLE_DEVICES": "", "SLURM_TRES_BIND": "gres/gpu:single:1"}
+    done = prolog({"PATH": "/usr/bin:/bin", "SLURM_CONF": f"{tmp_path}/none", **STEP, **none})
     assert done.returncode == 1
     assert "print Lucid: this job shares its GPUs, and here no step of it can have --gpu-bind" in done.stdout
 
@@ -197,6 +170,7 @@ def test_where_nothing_maps_steps_no_task_goes_on_without_its_gpu(tmp_path: Path
 LEAST = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4",
          "SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_STEP_ID": "4294967291"}  # fmt: skip
 FITS = "nodes=1,tasks=4,cpus=8,gpus=2,here=2"
+WRONG = FITS.replace("tasks=4", "tasks=5")
 
 
 def sent_back(
@@ -211,19 +185,20 @@ def sent_back(
     return done.returncode, told.read_text() if told.exists() else "", done.stdout
 
 
-def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path) -> None:
-    cases = {
-        "4-of-5-tasks": "nodes=1,tasks=5,cpus=8,gpus=2,here=2",
-        "1-of-2-nodes": "nodes=2,tasks=4,cpus=8,gpus=2,here=2",
-        "8-of-9-CPUs": "nodes=1,tasks=4,cpus=9,gpus=2,here=2",
-        "2-of-3-GPUs": "nodes=1,tasks=4,cpus=8,gpus=3,here=0",
-        "99999-of-100000-tasks": "nodes=1,tasks=100000,cpus=8,gpus=2,here=2",
-    }
-    for wrong, least in cases.items():
-        (tmp_path / "told").unlink(missing_ok=True)
-        code, told, printed = sent_back(tmp_path, least, SLURM_NTASKS="99999" if "99999" in wrong else "4")
-        assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
-        assert f"print Lucid: this start gives {wrong}" in printed
+LESS = {
+    "4-of-5-tasks": WRONG,
+    "1-of-2-nodes": "nodes=2,tasks=4,cpus=8,gpus=2,here=2",
+    "8-of-9-CPUs": "nodes=1,tasks=4,cpus=9,gpus=2,here=2",
+    "2-of-3-GPUs": "nodes=1,tasks=4,cpus=8,gpus=3,here=0",
+    "99999-of-100000-tasks": "nodes=1,tasks=100000,cpus=8,gpus=2,here=2",
+}
+
+
+@pytest.mark.parametrize("wrong", LESS)
+def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path, wrong: str) -> None:
+    code, told, printed = sent_back(tmp_path, LESS[wrong], SLURM_NTASKS="99999" if "99999" in wrong else "4")
+    assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
+    assert f"print Lucid: this start gives {wrong}" in printed
 
 
 def test_a_comment_that_is_json_stays_json(tmp_path: Path) -> None:
@@ -233,15 +208,14 @@ def test_a_comment_that_is_json_stays_json(tmp_path: Path) -> None:
 
 def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
     two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "1"}
-    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
     fine: list[tuple[str, dict[str, str]]] = [
         (FITS, {}),
         ("nodes=2,tasks=4,cpus=10,gpus=2,here=1", two),  # GPUs of other nodes are not seen here
         ("tasks=;scancel,cpus=x", {}),
-        (wrong, {"SLURM_STEP_ID": "0"}),
-        (wrong, {"comment": "lucid:resized"}),
-        (wrong, {"comment": "lucid:wrong=4-of-5-tasks"}),  # as its user wrote it now
-        (wrong, {"squeue": "exit 1"}),
+        (WRONG, {"SLURM_STEP_ID": "0"}),
+        (WRONG, {"comment": "lucid:resized"}),
+        (WRONG, {"comment": "lucid:wrong=4-of-5-tasks"}),  # as its user wrote it now
+        (WRONG, {"squeue": "exit 1"}),
     ]
     for least, more in fine:
         code, told, printed = sent_back(tmp_path, least, **more)
@@ -255,14 +229,8 @@ def test_where_slurm_refuses_the_note_on_a_running_job_it_comes_after_the_requeu
     assert (code, told.split()) == (1, ["update", "requeue", "update"])
 
 
-def test_what_slurm_leaves_behind_for_the_prolog_is_taken_away(tmp_path: Path) -> None:
-    whole = {"SLURM_JOB_ID": "7", "SLURM_SCRIPT_CONTEXT": "prolog_task"}
-    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7"}
-
-
 def test_one_that_lucidd_has_not_given_back_yet_goes_back_again(tmp_path: Path) -> None:
-    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
-    code, told, _ = sent_back(tmp_path, wrong, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
+    code, told, _ = sent_back(tmp_path, WRONG, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
     assert (code, told) == (1, "requeue 7\n")
 
 
@@ -274,24 +242,18 @@ class Node:
         self.own = self.base / "n1"
 
     def call(self, verb: str, job: str, gpus: str = "", turns: str = "1") -> None:
-        words = (
-            f". {HOOK}; lucid_conf={self.conf}; limit=5; job={job}; gpus={gpus}; turns={turns}; lucid_turns {verb}"
-        )
+        words = f"lucid_conf={self.conf}; limit=5; job={job}; gpus={gpus}; turns={turns}; lucid_turns {verb}"
+        env = {"SLURMD_NODENAME": "n1", "PATH": PATH}
         done = subprocess.run(
-            ["sh", "-c", words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={"SLURMD_NODENAME": "n1", "PATH": PATH},
+            ["sh", "-c", f". {HOOK}; {words}"], capture_output=True, text=True, check=False, env=env
         )
         assert (done.stdout, done.stderr) == ("", "")
 
     def task(self, job: str) -> str:
         """What the task prolog prints of it."""
         environ = {"SLURM_SHARDS_ON_NODE": "1", "SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "PATH": PATH}
-        return "".join(
-            line for line in printed({**environ, "LUCID_TURNS_DIR": str(self.base)}) if "LUCID_TURNS" in line
-        )
+        lines = printed({**environ, "LUCID_TURNS_DIR": str(self.base)})
+        return "".join(line for line in lines if "LUCID_TURNS" in line)
 
     @property
     def sets(self) -> list[str]:
