@@ -424,4 +424,4 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     files = ProfileFolder(folder)
     files.new()
     for words in files.bad.values():
-        yield Finding("warn", words)
+        yield warn(words, "remove that file: its job counts as not measured")
