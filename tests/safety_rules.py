@@ -163,18 +163,17 @@ def judge(seen: Snapshot, plan: Plan, stated: PolicyRules, made: PolicySettings,
                     assert not protected or not room.live or job.elastic
                 del after[action.job_id]
                 after |= {i: one._replace(partner=None) for i, one in after.items() if one.partner == job.id}
-            elif isinstance(decision, Resize):
+            elif isinstance(decision, Resize | Regroup):
                 assert here is not None
-                assert rules.resizes
-                assert here.entry.job.elastic is not None
                 assert here.partner is None
-                after[action.job_id] = here._replace(where=decision.placement)
-            elif isinstance(decision, Regroup):
-                assert here is not None
-                assert rules.interleaves
-                assert here.partner is None
-                assert not room.live or set(here.where) == set(decision.placement)
-                after[action.job_id] = here._replace(where=decision.placement, group=decision.group)
+                if isinstance(decision, Resize):
+                    assert rules.resizes
+                    assert here.entry.job.elastic is not None
+                else:
+                    assert rules.interleaves
+                    assert not room.live or set(here.where) == set(decision.placement)
+                group = getattr(decision, "group", here.group)
+                after[action.job_id] = here._replace(where=decision.placement, group=group)
             else:
                 assert rules.profiles
                 assert room.profiling
@@ -183,9 +182,10 @@ def judge(seen: Snapshot, plan: Plan, stated: PolicyRules, made: PolicySettings,
             if isinstance(decision, Start | Regroup) and decision.group:
                 tally["largest group"] = max(tally["largest group"], len(decision.group))
         check_held(room, after, placed, seen, rules, made)
-        _judge_memory(room, after, placed)
+        for one in (after[job_id] for job_id in placed if after[job_id].group):
+            assert fit([after[i].entry.profile for i in one.group], one.where, room), f"{one.group}: GPU memory"
         if room.quotas:
-            _judge_quotas(room, part, seen, rules, made, tally)
+            _judge_quotas(room, part, seen.now_s, rules, made, tally)
     decided = Counter(job_id for part in plan.partitions.values() for job_id in part.decisions)
     assert all(decided[job_id] == 1 for job_id in waiting), "undecided, or decided twice"
 
@@ -204,13 +204,6 @@ def _judge_start(
     tally["unmeasured in slots"] += start.slots and entry.profile is None
 
 
-def _judge_memory(room: Partition, after: Mapping[str, Held], placed: Sequence[str]) -> None:
-    """The memory peaks of a new group fit, as far as they were measured."""
-    for one in (after[job_id] for job_id in placed if after[job_id].group):
-        peaks = [after[job_id].entry.profile for job_id in one.group]
-        assert fit(peaks, one.where, room), f"{one.group}: GPU memory"
-
-
 def fit(peaks: Sequence[JobProfile | None], where: Placement, room: Partition) -> bool:
     """Whether these peaks fit on each GPU of a placement together."""
     least = min(node.gpu_mem_mib for node in room.nodes if any(node.name == part.node for part in where))
@@ -218,38 +211,26 @@ def fit(peaks: Sequence[JobProfile | None], where: Placement, room: Partition) -
 
 
 def _judge_quotas(
-    room: Partition,
-    part: PartitionPlan,
-    seen: Snapshot,
-    rules: PolicyRules,
-    made: PolicySettings,
-    tally: Counter[str],
+    room: Partition, part: PartitionPlan, now_s: float, rules: PolicyRules, made: PolicySettings, tally: Counter[str]
 ) -> None:
     moved = {a.job_id for a in part.actions if not isinstance(a.decision, Start | Keep)}
-    held: Counter[str] = Counter()
-    first: dict[Placement, str] = {}
+    held, first = Counter[str](), set[Placement]()
     for entry in room.running:
         if entry.job.id not in moved and entry.placement not in first:
-            first[entry.placement] = entry.job.vc
+            first.add(entry.placement)
             held[entry.job.vc] += placement_gpus(entry.placement)
-    entries: list[Pending | Running] = [*room.pending, *room.running]
-    jobs = {entry.job.id: entry.job for entry in entries}
+    jobs = {entry.job.id: entry.job for entry in room.listed()}
     for action in part.actions:
         decision, job = action.decision, jobs[action.job_id]
-        if not isinstance(decision, Start | Resize | Regroup) or (
-            isinstance(decision, Start) and decision.beside is not None
-        ):
+        if not isinstance(decision, Start | Resize | Regroup) or getattr(decision, "beside", None) is not None:
             continue
         held[job.vc] += placement_gpus(decision.placement)
-        if held[job.vc] <= room.quotas[job.vc]:
-            continue
-        tally["beyond"] += 1
-        assert rules.borrows
-        assert job.gpus <= room.quotas[job.vc]
-        assert (
-            made.lending.mode == "borrow"
-            or seen.now_s - job.submit_s >= (made.fairness.beyond_plain_s or math.inf) / 2
-        )
+        if held[job.vc] > room.quotas[job.vc]:
+            tally["beyond"] += 1
+            assert rules.borrows
+            assert job.gpus <= room.quotas[job.vc]
+            turn_s = (made.fairness.beyond_plain_s or math.inf) / 2
+            assert made.lending.mode == "borrow" or now_s - job.submit_s >= turn_s
 
 
 def could_run(job: Job, machines: Sequence[Node]) -> bool:
@@ -259,12 +240,8 @@ def could_run(job: Job, machines: Sequence[Node]) -> bool:
 
     def holds(machine: Node, gpus: int) -> bool:
         cpus, mem = -(-job.cpus * gpus // job.gpus), -(-job.mem_mib * gpus // job.gpus)
-        return (
-            machine.available
-            and machine.gpus >= gpus
-            and (not machine.cpus or cpus <= machine.cpus)
-            and (not machine.mem_mib or mem <= machine.mem_mib)
-        )
+        room = cpus <= (machine.cpus or math.inf) and mem <= (machine.mem_mib or math.inf)
+        return machine.available and machine.gpus >= gpus and room
 
     if job.gpus <= size:
         return any(holds(m, job.gpus) for m in machines)
@@ -312,12 +289,9 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
         assert not waiting
         parted = {"Stable", "SeenSpeed", "GpuMemory"} & verdicts.keys()
         broken = len(parted) == 1 and not verdicts[parted.pop()]
-        assert verdicts["Requeueable"] and broken if decision.part else left_out(verdicts)
-
-
-def left_out(verdicts: Mapping[str, bool]) -> bool:
-    """Jobs before this one leave it no GPUs: none of the quota, or no place."""
-    return verdicts.get("Preempted", False) or not verdicts.get("FreeGpus", True)
+        # jobs before this one leave it no GPUs: none of the quota, or no place
+        left_out = verdicts.get("Preempted", False) or not verdicts.get("FreeGpus", True)
+        assert verdicts["Requeueable"] and broken if decision.part else left_out
 
 
 def holds_back(item: Reason) -> bool:
@@ -334,23 +308,17 @@ def outline(plan: Plan) -> dict[str, object]:
 
 def outline_of(part: PartitionPlan) -> object:
     """Of one partition."""
-    return (
-        {
-            job_id: (type(d), getattr(d, "placement", None), getattr(d, "beside", None), getattr(d, "group", ()))
-            for job_id, d in part.decisions.items()
-        },
-        [(a.job_id, type(a.decision)) for a in part.actions],
-    )
+    told = ("placement", "beside", "group")
+    decided = {job_id: (type(d), *(getattr(d, it, None) for it in told)) for job_id, d in part.decisions.items()}
+    return decided, [(a.job_id, type(a.decision)) for a in part.actions]
 
 
-def _time_moves_kept_nodes(plan: PartitionPlan, partition: Partition, snapshot: Snapshot) -> bool:
+def _time_moves_kept_nodes(plan: PartitionPlan, room: Partition, seen: Snapshot) -> bool:
     """Are nodes kept, and what guests may start there moves with every second? It does where a job runs for longer
     than was expected, and where a guest has to end in time even if it takes several times its estimate."""
     kept = [r for made in plan.decisions.values() for r in made.reasons if isinstance(r, Reserved)]
-    return any(r.times > 1 for r in kept) or any(
-        kept and e.elapsed_s(snapshot.now_s) + e.ran_s > snapshot.predictions[e.job.id].duration_s
-        for e in partition.running
-    )
+    late = (e.elapsed_s(seen.now_s) + e.ran_s > seen.predictions[e.job.id].duration_s for e in room.running)
+    return any(r.times > 1 for r in kept) or (bool(kept) and any(late))
 
 
 @dataclass
@@ -377,7 +345,7 @@ class Watcher:
         for name, room in snapshot.partitions.items():
             held = holdings(room)
             check_held(room, held, [*held], snapshot, rules.for_partition(name), self.settings)
-            here = [entry.job.id for entry in (*room.pending, *room.running)]
+            here = [entry.job.id for entry in room.listed()]
             assert len({*seen, *here}) == len(seen) + len(here), "a job is in two places"
             seen.update(here)
             assert all(snapshot.predictions[i].stages for e in room.running for i in e.group), "never run dry"
@@ -402,10 +370,9 @@ class Watcher:
                     assert getattr(part.memory, "shadow", None) == getattr(again.memory, "shadow", None)
                 # regroups at arrivals and ends only (M16), although attained service grows in between; and kept nodes
                 # are looked at anew after LOOK_AGAIN_S, decision 0005
-                elif self.policy not in INTERLEAVING and not _time_moves_kept_nodes(
-                    part, snapshot.partitions[name], snapshot
-                ):
-                    assert outline_of(part) == outline_of(again), "a kept plan differs from a fresh one"
+                elif self.policy not in INTERLEAVING:
+                    moves = _time_moves_kept_nodes(part, snapshot.partitions[name], snapshot)
+                    assert moves or outline_of(part) == outline_of(again), "a kept plan differs from a fresh one"
         self.last = plan.partitions
 
     def _partition(self, room: Partition, made: PartitionPlan, waiting: Mapping[str, Pending]) -> None:

@@ -123,13 +123,10 @@ def some_group(rng: random.Random, room: Partition) -> dict[str, Decision]:
 
 
 def some_plan(rng: random.Random, seen: Snapshot) -> Plan:
-    parts = {}
-    everybody: list[Pending | Running] = []
-    for room in seen.partitions.values():
-        everybody += [*room.pending, *room.running]
+    parts, everybody = {}, [entry for room in seen.partitions.values() for entry in room.listed()]
     for name, room in seen.partitions.items():
         decisions: dict[str, Decision] = {entry.job.id: Hold(LIES) for entry in room.pending}
-        own: list[Pending | Running] = [*room.pending, *room.running]
+        own = room.listed()
         for entry in rng.sample(own, rng.randint(0, min(len(own), 5))):
             decisions[entry.job.id] = some_decision(rng, room, entry)
         if room.running and rng.random() < 0.4:
@@ -151,8 +148,8 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
     vcs = rng.choice([("a",), ("va", "vb")])
     rooms = [a_room(rng, "a", vcs, slots, False), a_room(rng, "p", vcs, slots, True)]
     rooms[1] = replace(rooms[1], quotas={})
-    entries = [entry for room in rooms for entry in (*room.pending, *room.running)]
-    known = {e.job.id: guess(rng.choice([50.0, 500.0]), rng.choice([None, 0, 0, 1, 2])) for e in entries}
+    entries = [entry.job.id for room in rooms for entry in room.listed()]
+    known = {job: guess(rng.choice([50.0, 500.0]), rng.choice([None, 0, 0, 1, 2])) for job in entries}
     seen = Snapshot(float(rng.choice([500, 600, 900])), {room.name: room for room in rooms}, predictions=known)
     rules = rng.choice([PolicyRules(), ANYTHING, ANYTHING])
     for name in ("pairs", "profiles", "resizes", "borrows"):
@@ -160,10 +157,7 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
     if rules.preempts != "nobody":
         rules = replace(rules, preempts=rng.choice(["elastic", "anybody"]))
     made = settings(
-        packing={
-            "gss": rng.choice([0, 1, 2]),
-            "same_user_only": rng.random() < 0.5,
-        },
+        packing={"gss": rng.choice([0, 1, 2]), "same_user_only": rng.random() < 0.5},
         profiling={"restarts": rng.choice(["never", "asked", "allowed"])},
         lending={"mode": rng.choice(["off", "quota", "borrow", "borrow"])},
         fairness={"beyond_plain_s": 400.0},
@@ -171,19 +165,15 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
     return seen, rules, made
 
 
-def one(rng: random.Random, tally: Counter[str]) -> None:
-    seen, rules, made = some_scene(rng)
-    left, unsafe = SafetyCheck(rules, made).safe_part(seen, some_plan(rng, seen))
-    tally["refused"] += len(unsafe)
-    judge(seen, left, rules, made, tally)
-    SafetyCheck(rules, made)(seen, left)
-
-
 def test_what_is_left_of_a_hostile_plan_breaks_no_rule() -> None:
     """And they do everything there is: else nothing is left of them whose rules could be broken."""
     tally: Counter[str] = Counter()
     for seed in range(examples(2000, 900)):
-        one(random.Random(seed), tally)
+        seen, rules, made = some_scene(rng := random.Random(seed))
+        left, unsafe = SafetyCheck(rules, made).safe_part(seen, some_plan(rng, seen))
+        tally["refused"] += len(unsafe)
+        judge(seen, left, rules, made, tally)
+        SafetyCheck(rules, made)(seen, left)
     kinds = {"Start", "Requeue", "Requeue part", "Resize", "Regroup", "EndProfiling", "Keep"}
     kinds |= {"beside", "group", "beyond", "lent"}
     assert {kind for kind in kinds if tally[kind] < 3} == set(), tally

@@ -159,11 +159,8 @@ BARE = {"profiling": {"enabled": False}}
 def some_snapshot(rng: random.Random) -> Snapshot:
     """Some VC, at times with a job that Slurm bars and one that is too large."""
     snapshot = some_waiting_vc(rng)
-    extra = []
-    if rng.random() < 0.5:
-        extra.append(Pending(a_job("barred", 1, 950.0), 950.0, barred="licences"))
-    if rng.random() < 0.5:
-        extra.append(Pending(a_job("huge", 1000, 960.0), 960.0))
+    barred = Pending(a_job("barred", 1, 950.0), 950.0, barred="licences")
+    extra = [one for one in (barred, Pending(a_job("huge", 1000, 960.0), 960.0)) if rng.random() < 0.5]
     partition = snapshot.partitions[VC]
     partition = replace(partition, pending=(*partition.pending, *extra))
     known = {**snapshot.predictions, **{entry.job.id: guess(rng.choice([1.0, 500.0])) for entry in extra}}
@@ -183,11 +180,8 @@ def as_shown(snapshot: Snapshot, plan: Plan, name: str, rules: dict[str, object]
 @tried(25)
 def test_who_starts_now_is_who_the_plan_starts(name: str, rng: random.Random) -> None:
     snapshot = some_snapshot(rng)
-    rules: dict[str, object] = {
-        **BARE,
-        "packing": {"when_calm": rng.random() < 0.3, "gss": rng.choice([0, 2])},
-        "fairness": {"beyond_plain_s": rng.choice([None, 600.0])},
-    }
+    packing, bound_s = {"when_calm": rng.random() < 0.3, "gss": rng.choice([0, 2])}, rng.choice([None, 600.0])
+    rules: dict[str, object] = {**BARE, "packing": packing, "fairness": {"beyond_plain_s": bound_s}}
     plan = policy(name, FixedPredictor(speed=contention_speeds), **rules).plan(snapshot)
     rows = as_shown(snapshot, plan, name, rules)
     starts = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
@@ -202,11 +196,9 @@ def test_who_starts_now_is_who_the_plan_starts(name: str, rng: random.Random) ->
 
 
 KEYS = {
-    "fifo": lambda e, known: e.job.submit_s,
-    "sjf": lambda e, known: known[e.job.id].duration_s,
-    "qssf": lambda e, known: known[e.job.id].duration_s * e.job.gpus,
-    "srtf": lambda e, known: known[e.job.id].duration_s,
-    "lucid": lambda e, known: known[e.job.id].duration_s * e.job.gpus,
+    "fifo": lambda e, _known: e.job.submit_s,
+    **dict.fromkeys(["sjf", "srtf"], lambda e, known: known[e.job.id].duration_s),
+    **dict.fromkeys(["qssf", "lucid"], lambda e, known: known[e.job.id].duration_s * e.job.gpus),
 }
 
 
@@ -226,21 +218,13 @@ def test_the_order_is_the_policys_own(name: str, rng: random.Random) -> None:
 @tried(25)
 def test_with_right_estimates_jobs_start_when_it_was_said(name: str, rng: random.Random) -> None:
     """Against the simulator, which knows nothing of forecasts. Nobody shares, so that nobody is slower than alone."""
-    rules: dict[str, object] = {
-        **BARE,
-        "packing": {"gss": 0},
-        "fairness": {"beyond_plain_s": rng.choice([None, 300.0]) if name == "lucid" else None},
-        "backfill": {"depth": rng.choice([1, 100])},
-    }
-    jobs = [
-        by(
-            f"j{i}",
-            rng.choice([1, 1, 2, 3, 4, 6, 8]),
-            rng.uniform(10.0, 1000.0),
-            rng.choice([0.0, rng.uniform(0, 99)]),
-        )
-        for i in range(rng.randint(2, 14))
-    ]
+    fairness = {"beyond_plain_s": rng.choice([None, 300.0]) if name == "lucid" else None}
+    rules: dict[str, object] = {**BARE, "packing": {"gss": 0}, "fairness": fairness}
+    rules["backfill"] = {"depth": rng.choice([1, 100])}
+    jobs = []
+    for i in range(rng.randint(2, 14)):
+        gpus, submit_s = rng.choice([1, 1, 2, 3, 4, 6, 8]), rng.choice([0.0, rng.uniform(0, 99)])
+        jobs.append(by(f"j{i}", gpus, rng.uniform(10.0, 1000.0), submit_s))
     found, tape = replay(name, a_trace(*jobs), {VC: nodes(rng.randint(2, 3), 4)}, **rules)
     all_there = [cycle for cycle in tape.cycles if cycle[0].now_s >= 99.0] or tape.cycles[-1:]
     snapshot, plan, _ = rng.choice(all_there)

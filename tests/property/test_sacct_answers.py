@@ -18,19 +18,7 @@ from lucid.simulator.traces.record import Trace
 
 DAY = 1_700_000_000.0
 NEEDED = ("JobID", "User", "Partition", "Submit", "Start", "Elapsed", "State", "NNodes", "AllocTRES", "Timelimit")
-OTHERS = (
-    "Account",
-    "QOS",
-    "End",
-    "ElapsedRaw",
-    "NCPUS",
-    "ReqMem",
-    "ReqTRES",
-    "Cluster",
-    "JobIDRaw",
-    "ExitCode",
-    "Group",
-)
+OTHERS = ["Account", "QOS", "End", "ElapsedRaw", "NCPUS", "ReqMem", "ReqTRES", "Cluster", "JobIDRaw", "ExitCode"]
 TEXTS = ("JobName", "SubmitLine", "Comment", "WorkDir")
 PIECES = ["|", "||", "\n", "a", "7", "8_1", "lr=0.1", "COMPLETED", "gpu", "00:10:00", " ", "é", "cpu=1"]
 HARMLESS = ["|", "||", "\n", "a", "b c", "lr=0.1", "tee log"]
@@ -66,7 +54,7 @@ class Run:
             "Elapsed": f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}", "ElapsedRaw": str(self.run_s),
             "State": self.state if ended else "RUNNING", "NNodes": str(self.nodes), "NCPUS": "4", "ReqMem": "16G",
             "AllocTRES": tres, "ReqTRES": tres, "Timelimit": "1-00:00:00", "Account": "lab", "QOS": "normal",
-            "JobIDRaw": "9", "ExitCode": "0:0", "Group": "users", "Cluster": "big",
+            "JobIDRaw": "9", "ExitCode": "0:0", "Cluster": "big",
         }  # fmt: skip
         return known[column] if column in known else self.texts[TEXTS.index(column)]
 

@@ -18,12 +18,11 @@ from lucid.binder.binder import Binder
 from lucid.binder.rules import ORDER, Guest
 from lucid.config.policy import PackingSettings, PolicySettings
 from lucid.core.decision import Plan, Start
-from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.job import Job, JobProfile, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.placement import NodeGpus
 from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, Stable
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity import timeline
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated
 from lucid.orchestrator.capacity.timeline import Timeline
@@ -35,8 +34,8 @@ from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import outline
 from scenes.crowded import some_crowded_vc, some_traits, some_waiting
-from scenes.jobs import VC, a_job
-from scenes.plans import FixedPredictor, guess
+from scenes.jobs import VC, a_job, nodes, runs, waits
+from scenes.plans import FixedPredictor, decide, guess, part, snap
 from scenes.plans import settings as rules_of
 
 SCENES = examples(300)
@@ -67,15 +66,11 @@ def without_shapes(settings: PolicySettings, predictor: FixedPredictor) -> Lucid
 
 def some_rules(rng: random.Random) -> PolicySettings:
     """Settings under which the speed of a pair decides nothing: a shape does not know it, by decision."""
+    packing = {"gss": rng.choice([1, 2, 2, 4]), "same_user_only": rng.random() < 0.3}
+    packing |= {"priority_ratio": rng.choice([None, 1.0]), "unparted_harm": rng.choice([0.0, 1.0])}
     return rules_of(
         profiling={"enabled": False, "restarts": rng.choice(["allowed", "asked", "never"])},
-        packing={
-            "gss": rng.choice([1, 2, 2, 4]),
-            "same_user_only": rng.random() < 0.3,
-            "priority_ratio": rng.choice([None, 1.0]),
-            "unparted_harm": rng.choice([0.0, 1.0]),
-            "partner": rng.choice(["best", "first"]),
-        },
+        packing=packing | {"partner": rng.choice(["best", "first"])},
         fairness={"share_bound": rng.choice([1.0, 2.0])},
         reservation={"enabled": rng.random() < 0.5, "most_share": 0.9},
     )
@@ -140,64 +135,41 @@ def test_the_end_of_room_in_plain_order_is_the_end_for_all_behind(monkeypatch: p
 
 def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whom a share score rules out does not count; with as many candidates as the limit, all are looked at."""
-    names = ("full1", "full2", "slow", "fast")
     usual, fast = (JobProfile(util, 5.0, 3000.0) for util in (20.0, 5.0))
-    running = tuple(
-        Running(a_job(name), 0.0, (NodeGpus(f"n{i}", 1),), profile=fast if name == "fast" else usual)
-        for i, name in enumerate(names)
-    )
-    nodes = tuple(Node(f"n{i}", 1, 24576) for i in range(len(names)))
-    waits = Pending(a_job("p"), 0.0, JobProfile(20.0, 5.0, 3000.0))
-    known = {name: guess(9000.0, 2 if name.startswith("full") else 0) for name in names} | {"p": guess(100.0, 1)}
-    snapshot = Snapshot(1000.0, {VC: Partition(VC, nodes, (waits,), running)}, predictions=known)
+    hosts = {"full1": usual, "full2": usual, "slow": usual, "fast": fast}
+    running = [runs(name, f"n{i + 1}:0", profile=profile) for i, (name, profile) in enumerate(hosts.items())]
+    known = {name: guess(9000.0, 2 if name.startswith("full") else 0) for name in hosts} | {"p": guess(100.0, 1)}
+    snapshot = snap(1000.0, part(nodes(4, 1), [waits("p", profile=usual)], running), predictions=known)
     predictor = FixedPredictor(speed=lambda _, other: (1.0, 1.0) if other.gpu_util < 10 else (0.9, 0.9))
-    rules = rules_of(profiling={"enabled": False})
     for limit in (2, 3, 256):
         monkeypatch.setattr(candidates, "SCAN_LIMIT", limit)
-        start = LucidPolicy(rules, predictor).plan(snapshot).partitions[VC].decisions["p"]
+        start = decide("lucid", snapshot, predictor, profiling={"enabled": False}).decisions["p"]
         assert start.beside == "fast", f"limit {limit}"
 
 
 # -- single decisions ------------------------------------------------------------------------------------------------
 
 
-def some_empty_vc(rng: random.Random) -> tuple[Partition, list[Any]]:
+def some_empty_vc(rng: random.Random) -> tuple[Partition, list[Job]]:
     """Nodes, some of other sizes or with limits of CPUs, and jobs of all kinds."""
-    same = rng.random() < 0.5
-    nodes = tuple(
-        Node(
-            f"n{i}",
-            4 if same else rng.choice([2, 4]),
-            24576,
-            available=rng.random() > 0.2,
-            cpus=0 if same else rng.choice([0, 8]),
-        )
-        for i in range(rng.randint(1, 3))
-    )
-    wanted = [
-        a_job(f"j{i}", rng.choice([1, 2, 3, 4, 6, 12]), cpus=rng.choice([0, 4, 40]), min_nodes=rng.choice([1, 1, 2]))
-        for i in range(8)
-    ]
-    return Partition(VC, nodes), [replace(job, min_nodes=min(job.min_nodes, job.gpus)) for job in wanted]
+    same, machines, wanted = rng.random() < 0.5, list[Node](), list[Job]()
+    for i in range(rng.randint(1, 3)):
+        gpus, cpus = (4, 0) if same else (rng.choice([2, 4]), rng.choice([0, 8]))
+        machines.append(Node(f"n{i}", gpus, 24576, available=rng.random() > 0.2, cpus=cpus))
+    for i in range(8):
+        gpus = rng.choice([1, 2, 3, 4, 6, 12])
+        wanted.append(a_job(f"j{i}", gpus, cpus=rng.choice([0, 4, 40]), min_nodes=min(rng.choice([1, 1, 2]), gpus)))
+    return part(machines), wanted
 
 
-def test_a_job_is_barred_if_and_only_if_it_finds_no_place_on_empty_nodes() -> None:
-    """What ``Feasibility`` says at once, or remembers of a like job, is what trying says."""
+def test_a_job_is_barred_if_and_only_if_it_finds_no_place_and_placing_needs_no_look_at_every_node() -> None:
+    """What ``Feasibility`` says at once, or remembers of a like job, is what trying on empty nodes says."""
     for seed in range(300):
-        rng = random.Random(seed)
-        room, wanted = some_empty_vc(rng)
-        feasible, up = Feasibility(room), tuple(replace(node, available=True) for node in room.nodes)
-        for job in wanted:
-            tried = consolidated(Ledger(Partition(VC, up)), job)
-            assert (feasible.bar(job) is None) is (tried is not None), f"seed {seed}: {job}"
-
-
-def test_placing_without_a_look_at_every_node_is_placing_with_one() -> None:
-    for seed in range(300):
-        rng = random.Random(seed)
-        room, wanted = some_empty_vc(rng)
+        room, wanted = some_empty_vc(random.Random(seed))
+        feasible, up = Feasibility(room), part([replace(node, available=True) for node in room.nodes])
         quick, slow = Ledger(room), Ledger(room)
         for job in wanted:
+            assert (feasible.bar(job) is None) is (consolidated(Ledger(up), job) is not None), f"seed {seed}: {job}"
             placement = consolidated(quick, job)
             assert placement == consolidated(slow, job, lambda _: True), f"seed {seed}: {job}"
             if placement is not None:
@@ -234,26 +206,19 @@ def test_a_vc_that_is_not_planned_because_nobody_waits_there_would_decide_nothin
     for seed in range(100):
         rng = random.Random(seed)
         snapshot, rules = some_crowded_vc(rng), some_rules(rng)
-        room = replace(snapshot.partitions[VC], pending=())
-        running = list(room.running)
+        running = list(snapshot.partitions[VC].running)
         if running:
-            host = running.pop()
-            profile = JobProfile(20.0, 5.0, 3000.0, unstable=rng.random() < 0.5)
-            guest = Running(
-                a_job("guest", host.job.gpus), 500.0, host.placement, profile=profile, partner=host.job.id
-            )
+            host, profile = running.pop(), JobProfile(20.0, 5.0, 3000.0, unstable=rng.random() < 0.5)
+            job, partner = a_job("guest", host.job.gpus), host.job.id
+            guest = Running(job, 500.0, host.placement, profile=profile, partner=partner)
             running += [replace(host, partner="guest"), guest]
-        room = replace(room, running=tuple(running))
+        room = replace(snapshot.partitions[VC], pending=(), running=tuple(running))
         known = {**snapshot.predictions, "guest": guess(900.0, 0)}
         empty = replace(snapshot, partitions={VC: room}, predictions=known)
         made = plan_vc(room, empty, rules, FixedPredictor(), VcBooks(rules))
         parted += bool(made.actions)
         assert outline(LucidPolicy(rules, FixedPredictor()).plan(empty)) == outline(Plan(1000.0, {VC: made}))
     assert parted > 5
-
-
-def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:
-    return speeds
 
 
 def some_packing(rng: random.Random) -> PackingSettings:
@@ -279,12 +244,10 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             if entry.profile is None or known.share_score is None:
                 continue
             pairs = ((0.8, 1.0), (1.0, 0.9), (0.54, 0.54), (0.57, 0.53), (0.6, 0.3), (0.9, 0.2), "failed", None)
-            predictor = FixedPredictor(speed=partial(_says, rng.choice(pairs)))
-            restarts = rng.choice(["allowed", "never"])
-            ledger = Ledger(room, 1000.0)
+            predictor = FixedPredictor(speed=partial(lambda speeds, *_: speeds, rng.choice(pairs)))
+            restarts, ledger = rng.choice(["allowed", "never"]), Ledger(room, 1000.0)
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
-            gss = packing.gss
-            made = (known.duration_s, known.share_score, gss, rng.choice([packing.least_pair_speed, 0.5]))
+            made = (known.duration_s, known.share_score, packing.gss, rng.choice([packing.least_pair_speed, 0.5]))
             wish = Guest(
                 replace(entry, since_s=rng.choice([entry.since_s, 1000.0, -1e6])),
                 replace(entry.profile, gpu_mem_mib=rng.choice([entry.profile.gpu_mem_mib, 20000.0])),

@@ -29,18 +29,7 @@ from lucid.accounting.values import ENDED, NOT_ENDED
 from lucid.config.policy import PolicySettings
 from lucid.core.codec import field_names, from_json, from_text, has_fields, to_json
 from lucid.core.decision import Action, Decided, Decision, Hold, PartitionPlan, Plan, decision_to_dict
-from lucid.core.job import (
-    Elastic,
-    Ended,
-    Job,
-    JobProfile,
-    Pending,
-    Progress,
-    Running,
-    TimeShares,
-    Work,
-    Yields,
-)
+from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Progress, Running, TimeShares, Work, Yields
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied, Predictor
@@ -141,22 +130,13 @@ def _through_text(data: Any) -> Any:
     return json.loads(json.dumps(data))
 
 
-@pytest.mark.parametrize("kind", _DECISIONS)
-@tried(200, 20)
-def test_a_decision_comes_back_from_a_picture(kind: Any, rng: random.Random) -> None:
-    made = anything(rng, kind)
-    assert Decided.from_json(_through_text(decision_to_dict(made))) == made
-
-
 @tried(100, 20)
 def test_a_plan_and_what_it_was_made_of_come_back_from_a_picture(rng: random.Random) -> None:
     """Read in one go, or piece by piece; of predictions without what they were made of."""
     room = anything(rng, Partition)
     ids = [entry.job.id for entry in room.listed()]
     known = {i: structs.replace(anything(rng, Prediction), duration_terms=None, share_splits=()) for i in ids}
-    shares = {("physics", "ann"): 0.25}
-    trust = anything(rng, Unranked)
-    arrivals = anything(rng, ArrivalForecast)
+    shares, trust, arrivals = {("physics", "ann"): 0.25}, anything(rng, Unranked), anything(rng, ArrivalForecast)
     seen = Snapshot(7.0, {room.name: room}, (), known, {}, arrivals, shares, {trust.vc: trust})
     made = {f"{n}": anything(rng, rng.choice(_DECISIONS)) for n in range(4)}
     acts = tuple(Action(i, room.name, one) for i, one in made.items() if not isinstance(one, Hold))
@@ -191,12 +171,14 @@ def test_what_is_stored_comes_back(kind: Any, rng: random.Random) -> None:
 
 @tried(40)
 def test_what_names_itself_comes_back(rng: random.Random) -> None:
+    """A decision from a picture, too."""
     for kind in _REASONS:
         why = anything(rng, kind)
         assert Reason.from_json(_through_text(reason_to_dict(why))) == why
     for kind in _DECISIONS:
         decision = anything(rng, kind)
         assert value_from_json(_through_text(value_to_json(decision))) == decision
+        assert Decided.from_json(_through_text(decision_to_dict(decision))) == decision
     note = anything(rng, JobNote)
     assert note_of(note.job_id, json.dumps(to_json(note)), _fail) == note
 
@@ -210,16 +192,11 @@ def some_cancelled(rng: random.Random, snapshot: Snapshot) -> Snapshot:
     """The same without some of the jobs that wait, and without some that run alone."""
     if rng.random() < 0.3:
         return snapshot
-    parts = {
-        name: replace(
-            part,
-            pending=tuple(entry for entry in part.pending if rng.random() < 0.6),
-            running=tuple(
-                entry for entry in part.running if entry.partner is not None or entry.group or rng.random() < 0.8
-            ),
-        )
-        for name, part in snapshot.partitions.items()
-    }
+    parts = {}
+    for name, part in snapshot.partitions.items():
+        pending = tuple(entry for entry in part.pending if rng.random() < 0.6)
+        running = tuple(e for e in part.running if e.partner is not None or e.group or rng.random() < 0.8)
+        parts[name] = replace(part, pending=pending, running=running)
     return replace(snapshot, partitions=parts)
 
 
@@ -245,10 +222,9 @@ def plan_by_old_memory(
 
 def taped(scene: Scene, variant: str) -> tuple[str, Mapping[str, Any], Predictor, Tape]:
     """The policy of a variant of test_safety, its settings and predictor, and a replay of a scene by it."""
-    name, sections = VARIANTS[variant]
+    (name, sections), predictor, tape = VARIANTS[variant], scene.predictor(), Tape()
     if not scene.profiling_nodes:
         sections = {**sections, "profiling": {**sections.get("profiling", {}), "enabled": False}}
-    predictor, tape = scene.predictor(), Tape()
     chosen = make_policy(name, rules(**sections), predictor)
     run(scene.cluster(chosen, rules(**sections)), chosen, predictor, tape, settings=rules(**sections))
     return name, sections, predictor, tape
@@ -272,15 +248,13 @@ def test_any_other_memory_makes_a_safe_plan(variant: str, other: bool) -> None:
 
 @tried(25)
 def test_any_older_memory_of_vcs_that_lend_makes_a_safe_plan(rng: random.Random) -> None:
-    trace, layout = some_pool(rng)
-    profiling = rng.random() < 0.5
+    (trace, layout), machines = some_pool(rng), rng.choice([(), nodes(1, 4, "p")])
     sections: dict[str, Any] = {
         "lending": {"mode": rng.choice(["quota", "borrow"])},
         "fairness": {"beyond_plain_s": 400.0},
-        "profiling": {"enabled": profiling},
+        "profiling": {"enabled": bool(machines)},
     }
     predictor = wrong(rng, trace)
-    machines = nodes(1, 4, "p") if profiling else ()
     _, tape = replay("lucid", trace, layout, predictor=predictor, profiling_nodes=machines, **sections)
     plan_by_old_memory(rng, tape, "lucid", sections, predictor)
 
@@ -308,34 +282,18 @@ AMOUNT = st.floats(0, 1e15, allow_nan=False)
 SECONDS = st.floats(0, 3e8, allow_nan=False)
 PER_CENT = st.floats(0, 100, allow_nan=False)
 COUNT = st.integers(0, 10**12)
-MAYBE = st.none() | st.booleans()
+FLAG = st.booleans()
+MAYBE = st.none() | FLAG
 PROFILES = st.builds(
-    JobProfile,
-    gpu_util=PER_CENT,
-    mem_util=PER_CENT,
-    gpu_mem_mib=AMOUNT,
-    amp=MAYBE,
-    unstable=st.booleans(),
-    workload=TEXT,
+    JobProfile, gpu_util=PER_CENT, mem_util=PER_CENT, gpu_mem_mib=AMOUNT, amp=MAYBE, unstable=FLAG, workload=TEXT
 )
-JOBS = st.builds(
-    Job,
-    id=TEXT.filter(str.strip),
-    vc=TEXT,
-    gpus=st.integers(0, 4096),
-    submit_s=SECONDS,
-    rank=COUNT,
-    user=TEXT,
-    account=TEXT,
-    name=TEXT,
-    cpus=COUNT,
-    mem_mib=COUNT,
-    time_limit_s=st.none() | AMOUNT,
-    amp=MAYBE,
-    requeueable=st.booleans(),
-    long_cold_start=st.booleans(),
-    shareable=st.booleans(),
-)
+_SAID: Mapping[str, Any] = {
+    **dict.fromkeys(["vc", "user", "account", "name"], TEXT),
+    **dict.fromkeys(["rank", "cpus", "mem_mib"], COUNT),
+    **dict.fromkeys(["requeueable", "long_cold_start", "shareable"], FLAG),
+}
+NAMED = st.builds(Job, id=TEXT.filter(str.strip), gpus=st.integers(0, 4096), submit_s=SECONDS, amp=MAYBE, **_SAID)
+JOBS = st.builds(replace, NAMED, time_limit_s=st.none() | AMOUNT)
 ITEMS = st.builds(
     TraceJob,
     job=JOBS,

@@ -48,16 +48,12 @@ def by_lot(rng: random.Random, folder: Path) -> tuple[Scene, list[str]]:
     s, story = Scene(state=folder), list[str]()
     s.slurm.completing_s = rng.choice([0.0, 3.0])
     for n in range(1, 6):
-        gpus = rng.choice([1, 2])
-        asked = f"gres/gpu:{gpus}"
-        s.jobs(
-            f"{n}", gpus, light=rng.random() < 0.7, request=Request(tres_per_node=asked),
-            mark=f"lucid:vc=vc;held=1;node={asked};v=2",
-        )  # fmt: skip
+        asked = f"gres/gpu:{(gpus := rng.choice([1, 2]))}"
+        request, mark = Request(tres_per_node=asked), f"lucid:vc=vc;held=1;node={asked};v=2"
+        s.jobs(f"{n}", gpus, light=rng.random() < 0.7, request=request, mark=mark)
     s.mend()
     for _ in range(rng.randint(4, 24)):
-        jobs = list(s.slurm.records.values())
-        job = rng.choice(jobs)
+        job = rng.choice(list(s.slurm.records.values()))
         event = rng.choice(["start", "start", "tag", "tag", "slurm", "lucid", "restart", "lost", "time", "kill"])
         story.append(f"{event} {job.id}")
         if event == "start":
@@ -170,13 +166,7 @@ class Refusing(FakeSlurm):
 
 
 @settings(max_examples=8)
-@given(
-    gpus=st.integers(1, 40),
-    refuses=st.integers(0, 12),
-    running=st.booleans(),
-    wanted_until=st.integers(0, 200),
-    spent=st.integers(0, 6),
-)
+@given(st.integers(1, 40), st.integers(0, 12), st.booleans(), st.integers(0, 200), st.integers(0, 6))
 def test_every_command_counts_and_none_ends_for_want_of_a_turn(
     gpus: int, refuses: int, running: bool, wanted_until: int, spent: int
 ) -> None:
@@ -224,23 +214,16 @@ def progress_of(draw: random.Random) -> Progress:
 
 
 def limits_of(draw: random.Random) -> Elastic:
-    low = draw.choice([1, 32, 1 << 40])
+    low, epochs = draw.choice([1, 32, 1 << 40]), draw.choice([None, 30.0, 1e9, 1e-9])
     high = draw.choice([low, low * 8])
     least = draw.choice([1, min(8, high)])
-    epochs = draw.choice([None, 30.0, 1e9, 1e-9])
-    return Elastic(
-        draw.choice([1, 8, 4096]), 1, low, low, high, least, draw.choice([max(least, high), least]), epochs=epochs
-    )
+    most = draw.choice([max(least, high), least])
+    return Elastic(draw.choice([1, 8, 4096]), 1, low, low, high, least, most, epochs=epochs)
 
 
 def running(draw: random.Random, number: int) -> Running:
-    entry = runs(f"j{number}", f"n{number + 1}:0", 100.0)
-    return replace(
-        entry,
-        job=replace(entry.job, gpus=1, elastic=limits_of(draw)),
-        progress=progress_of(draw),
-        restart_s=draw.choice([None, 0.0, 3.0, 1e9]),
-    )
+    entry = runs(f"j{number}", f"n{number + 1}:0", 100.0, job={"elastic": limits_of(draw)})
+    return replace(entry, progress=progress_of(draw), restart_s=draw.choice([None, 0.0, 3.0, 1e9]))
 
 
 @pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf", "elastic"])

@@ -11,9 +11,9 @@ from lucid.config.policy import PolicySettings, with_defaults
 from lucid.errors import ConfigError
 
 
-def written(folder: Path, text: str) -> Path:
+def written(folder: Path, text: str | bytes) -> Path:
     path = folder / "lucid.toml"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -58,37 +58,27 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         settings_from({"a": 1, "b": 2}, "here")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_not_toml_or_gives_a_key_twice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read \(No such file.*--config"):
         load_settings(tmp_path / "none.toml")
-
-
-@pytest.mark.parametrize("data", [b"[policy", b"\xff\xfe"])
-def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "lucid.toml"
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match="not valid TOML"):
+    for data in (b"[policy", b"\xff\xfe"):
+        with pytest.raises(ConfigError, match="not valid TOML"):
+            load_settings(written(tmp_path, data))
+    path = written(tmp_path, '[daemon]\nstate_dir = "/a"\nstate_dir = "/b"\n')
+    with pytest.raises(ConfigError, match=rf"{path}: not valid TOML: .*line 3"):
         load_settings(path)
 
 
 def test_defaults_of_a_trace_give_way_to_what_was_set() -> None:
     defaults = {"tiresias.threshold_gpu_s": 5.0, "tiresias.placement": "emptiest", "optimus.interval_s": 60.0}
-    plain = with_defaults(PolicySettings(), defaults, frozenset())
-    assert (plain.tiresias.threshold_gpu_s, plain.tiresias.placement) == (5.0, "emptiest")
-    assert plain.optimus.interval_s == 60.0
     own = settings_from({"policy": {"tiresias": {"threshold_gpu_s": 18000.0}}}, "test")
-    both = with_defaults(own.policy, defaults, own.given)
-    assert (both.tiresias.threshold_gpu_s, both.tiresias.placement) == (18000.0, "emptiest")
+    for given, said, threshold_s in ((PolicySettings(), frozenset[str](), 5.0), (own.policy, own.given, 18000.0)):
+        made = with_defaults(given, defaults, said)
+        assert (made.tiresias.threshold_gpu_s, made.tiresias.placement) == (threshold_s, "emptiest")
+        assert made.optimus.interval_s == 60.0
 
 
 @pytest.mark.parametrize("key", ["state_dir", "heartbeat", "profiles_dir"])
 def test_a_path_that_hangs_on_who_starts_what_where_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"lucid.toml: daemon.{key} = 'here/x'.* begins with /"):
         settings_from({"daemon": {key: "here/x"}}, "lucid.toml")
-
-
-def test_a_key_given_twice_is_told_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "lucid.toml"
-    path.write_text('[daemon]\nstate_dir = "/a"\nstate_dir = "/b"\n')
-    with pytest.raises(ConfigError, match=rf"{path}: not valid TOML: .*line 3"):
-        load_settings(path)

@@ -41,28 +41,19 @@ def test_a_hold_is_noted_after_an_action_and_when_the_kinds_of_its_reasons_chang
     ]  # fmt: skip
     for now_s, decision in enumerate(made):
         note(log, float(now_s), j=decision)
-    verbs = ["hold", "hold", "hold", "start", "requeue", "hold"]
-    assert [(entry.at_s, entry.verb) for entry in log.decisions_of("j")] == [
-        *zip((0, 2, 3, 4, 5, 6), verbs, strict=True)
-    ]
+    verbs = {0: "hold", 2: "hold", 3: "hold", 4: "start", 5: "requeue", 6: "hold"}
+    assert [(entry.at_s, entry.verb) for entry in log.decisions_of("j")] == [*verbs.items()]
 
 
-def test_a_plan_that_is_handed_out_again_is_passed_over() -> None:
-    log = DecisionLog()
-    kept = PartitionPlan({"j": Start(at("n1:0"), (FULL,))})
+def test_a_plan_handed_out_again_is_passed_over_and_of_many_changes_the_first_and_the_last_are_kept() -> None:
+    log, kept = DecisionLog(), PartitionPlan({"k": Start(at("n1:0"), (FULL,))})
     for now_s in (0.0, 1.0):
         log.record(snap(now_s), Plan(now_s, {VC: kept}), ())
-    assert [entry.at_s for entry in log.decisions_of("j")] == [0.0]
-
-
-def test_of_very_many_changes_the_first_and_the_last_are_kept() -> None:
-    log = DecisionLog()
+    assert [entry.at_s for entry in log.decisions_of("k")] == [0.0]
     for i in range(200):
         note(log, float(i), j=Hold((FULL,) if i % 2 else (NextRound(60.0),)))
     times = [entry.at_s for entry in log.decisions_of("j")]
-    assert len(times) == 40
-    assert times[:20] == [float(i) for i in range(20)]
-    assert times[-1] == 199.0
+    assert (len(times), times[:20], times[-1]) == (40, [float(i) for i in range(20)], 199.0)
     assert times == sorted(times)
 
 
@@ -95,17 +86,12 @@ def test_all_that_is_decided_is_frozen() -> None:
     assert [kind.__name__ for kind in kinds if not kind.__struct_config__.frozen] == []
 
 
-def test_what_is_not_there_has_its_default_and_what_is_not_known_is_passed_over() -> None:
+def test_what_is_not_there_has_its_default_what_is_not_known_is_passed_over_another_shape_refused() -> None:
     least = {"gpu_util": 1.0, "mem_util": 2.0, "gpu_mem_mib": 3.0, "of_later_versions": 4}
     assert from_json(JobProfile, least) == JobProfile(1.0, 2.0, 3.0)
-
-
-@pytest.mark.parametrize(
-    "data", [5, [], {"id": "1"}, {"id": "1", "vc": "v", "gpus": 1, "submit_s": 0.0, "elastic": 3}]
-)
-def test_another_shape_is_refused(data: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        from_json(Job, data)
+    for data in (5, [], {"id": "1"}, {"id": "1", "vc": "v", "gpus": 1, "submit_s": 0.0, "elastic": 3}):
+        with pytest.raises((TypeError, ValueError)):
+            from_json(Job, data)
 
 
 def test_a_large_job_that_borrows_is_read_as_b7b0384e_stored_it() -> None:

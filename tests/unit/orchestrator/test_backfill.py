@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from examples import tried
 from lucid.config.load import settings_from
 from lucid.config.policy import BackfillSettings
 from lucid.core.codec import from_json, to_json
@@ -18,11 +16,9 @@ from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node, Window, next_edge_s
-from lucid.core.placement import NodeGpus
 from lucid.core.reasons.queue import Backfill, Closes, NodesOut, Reserved, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot, opens_s
 from lucid.orchestrator.capacity.placement import consolidated, emptiest
-from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.policies.backfill import limits_s
 from lucid.orchestrator.policies.queue import QueuePolicy
@@ -88,17 +84,13 @@ def test_with_easy_only_the_first_is_protected() -> None:
 
 
 def test_cpus_count_as_gpus_do() -> None:
-    """The GPUs are free, the CPUs are not until a job ends by its limit."""
+    """The GPUs are free, the CPUs are not until a job ends by its limit; 4 and 2 of the 8 go together once it has."""
     running = [runs("a", "n1:0", job={"cpus": 6, "time_limit_s": HOUR})]
-    head = waits("head", 1, 1.0, cpus=4, time_limit_s=HOUR)
-    fits = waits("fits", 1, 2.0, cpus=2, time_limit_s=0.9 * HOUR)
-    takes = waits("takes", 1, 2.0, cpus=2, time_limit_s=1.5 * HOUR)
-    room = part(nodes(1, 4, cpus=8), [head, fits], running)
-    assert starts(decide("backfill", snap(10.0, room))) == {"fits": "n1"}
-    # 8 CPUs: the head's 4 and 2 of the other go together once a is gone
-    assert starts(decide("backfill", snap(10.0, replace(room, pending=(head, takes))))) == {"takes": "n1"}
-    head = waits("head", 1, 1.0, cpus=8, time_limit_s=HOUR)
-    assert starts(decide("backfill", snap(10.0, replace(room, pending=(head, takes))))) == {}
+    for cpus, hours, goes in ((4, 0.9, True), (4, 1.5, True), (8, 1.5, False)):
+        behind = waits("next", 1, 2.0, cpus=2, time_limit_s=hours * HOUR)
+        waiting = [waits("head", 1, 1.0, cpus=cpus, time_limit_s=HOUR), behind]
+        made = decide("backfill", snap(10.0, part(nodes(1, 4, cpus=8), waiting, running)))
+        assert starts(made) == ({"next": "n1"} if goes else {})
 
 
 def test_age_and_size_weigh_as_in_slurm() -> None:
@@ -115,37 +107,29 @@ def test_age_and_size_weigh_as_in_slurm() -> None:
     assert reason(again.decisions["wide"], SlurmPriority) == found
 
 
-def test_the_limit_is_the_users_else_a_multiple_of_the_estimate() -> None:
+def test_the_limit_is_the_users_else_a_multiple_of_the_estimate_and_nothing_else_is_asked_of_users() -> None:
+    assert requirements_of(policy("backfill")).text() == "time limits; code: unchanged"
     rules = BackfillSettings(limit_factor=3.0, least_limit_s=60.0)
-    asked, silent = waits("a", time_limit_s=77.0).job, waits("b").job
-    assert limits_s([asked], {asked.id: guess(1000.0)}, rules) == [77.0]
-    assert limits_s([silent], {silent.id: guess(1000.0)}, rules) == [3000.0]
-    assert limits_s([silent], {silent.id: guess(1.0)}, rules) == [60.0]
-    assert limits_s([silent], {}, rules) == [365 * 86400.0]
+    year_s = 365 * 86400.0
+    for asked_s, said_s, limit_s in ((77.0, 1e3, 77.0), (None, 1e3, 3e3), (None, 1.0, 60.0), (None, None, year_s)):
+        known = {} if said_s is None else {"a": guess(said_s)}
+        assert limits_s([a_job("a", time_limit_s=asked_s)], known, rules) == [limit_s]
 
 
 def test_a_job_past_a_made_up_limit_is_given_twice_as_long() -> None:
     """b has outlived 600 s: n1 is expected at 1,200 s, not now, so a job of 500 s may still use the other GPU."""
     room = part(nodes(1, 2), [waits("head", 2, 1.0), waits("short", 1, 2.0, time_limit_s=500.0)], [runs("b", "n1:0")])
-    plan = decide("backfill", snap(650.0, room), FixedPredictor(otherwise_s=1.0), backfill={"limit_factor": 0.1})
-    assert starts(plan) == {"short": "n1"}
-    late = decide("backfill", snap(750.0, room), FixedPredictor(otherwise_s=1.0), backfill={"limit_factor": 0.1})
-    assert isinstance(late.decisions["short"], Hold)
-    assert late.wake_s == 1200.0
+    made = policy("backfill", FixedPredictor(otherwise_s=1.0), backfill={"limit_factor": 0.1})
+    early, late = (made.plan(snap(now_s, room)).partitions[VC] for now_s in (650.0, 750.0))
+    assert (starts(early), starts(late), late.wake_s) == ({"short": "n1"}, {}, 1200.0)
 
 
 def test_more_ends_than_steps_are_rounded_up() -> None:
     """200 GPUs that come free one after the other: a job is never let in on the promise of an earlier end."""
     running = [runs(f"r{i}", f"n{i + 1}:0", job={"time_limit_s": 1000.0 + i}) for i in range(200)]
-    waiting = [waits("head", 201, 1.0, time_limit_s=10.0), waits("late", 1, 2.0, time_limit_s=1199.0)]
-    room = part(nodes(201, 1), waiting, running)
-    assert starts(decide("backfill", snap(0.0, room))) == {"late": "n201"}
-    longer = (waiting[0], waits("late", 1, 2.0, time_limit_s=1200.0))
-    assert starts(decide("backfill", snap(0.0, replace(room, pending=longer)))) == {}
-
-
-def test_it_asks_users_for_nothing_but_time_limits() -> None:
-    assert requirements_of(policy("backfill")).text() == "time limits; code: unchanged"
+    for limit_s, started in ((1199.0, {"late": "n201"}), (1200.0, {})):
+        waiting = [waits("head", 201, 1.0, time_limit_s=10.0), waits("late", 1, 2.0, time_limit_s=limit_s)]
+        assert starts(decide("backfill", snap(0.0, part(nodes(201, 1), waiting, running)))) == started
 
 
 def test_with_right_limits_the_head_never_starts_later_than_without_anybody_behind() -> None:
@@ -154,8 +138,7 @@ def test_with_right_limits_the_head_never_starts_later_than_without_anybody_behi
     trace = a_trace(*jobs)
     exact = settings_from({"policy": {"backfill": {"limit_factor": 1.0, "least_limit_s": 1.0, "depth": 1000}}}, "t")
     scene = Scenario(trace, {"vc": 1}, settings=exact, predictor="oracle")
-    plain = {o.job.id: o.start_s for o in simulate(scene, "fifo").outcomes}
-    filled = {o.job.id: o.start_s for o in simulate(scene, "backfill").outcomes}
+    plain, filled = ({o.job.id: o.start_s for o in simulate(scene, it).outcomes} for it in ("fifo", "backfill"))
     assert all(filled[job] <= plain[job] + 1e-6 for job in plain)
     assert any(filled[job] < plain[job] - 1 for job in plain)
 
@@ -188,9 +171,8 @@ def test_profiling_nodes_take_in_nobody_whom_slurm_would_not_start_there(change:
 def test_no_nodes_are_kept_for_a_large_job_that_slurm_bars() -> None:
     wide = replace(waits("wide", 8, 0.0), barred="AssocGrpGRES")
     room = part(nodes(2, 4), [wide, waits("first", 4, 1.0)], [runs("r", "n1:0")])
-    known = GUESSES | {"r": guess(9e5)}
-    plan = decide("lucid", snap(9e5, room, predictions=known), profiling={"enabled": False})
-    assert isinstance(plan.decisions["first"], Start)
+    scene = snap(9e5, room, predictions=GUESSES | {"r": guess(9e5)})
+    assert isinstance(decide("lucid", scene, profiling={"enabled": False}).decisions["first"], Start)
 
 
 def test_a_job_without_room_is_told_of_nodes_that_are_reserved() -> None:
@@ -208,7 +190,7 @@ MAINT = Window(NOW + 1200.0, NOW + 8400.0, "maintenance m1")
 
 
 def limited(name: str, gpus: int = 1, limit_s: float | None = 3600.0) -> Pending:
-    return Pending(a_job(name, gpus, 0.0, time_limit_s=limit_s), 0.0)
+    return waits(name, gpus, time_limit_s=limit_s)
 
 
 def closing(*windows: Window, count: int = 1, gpus: int = 4) -> tuple[Node, ...]:
@@ -218,8 +200,7 @@ def closing(*windows: Window, count: int = 1, gpus: int = 4) -> tuple[Node, ...]
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_no_policy_starts_what_would_run_into_a_window(name: str) -> None:
     entries = [limited("hour"), limited("short", limit_s=1200.0), limited("endless", limit_s=None)]
-    snapshot = snap(NOW, part(closing(), entries))
-    planner = policy(name)
+    snapshot, planner = snap(NOW, part(closing(), entries)), policy(name)
     made = planner.plan(snapshot)
     SafetyCheck(planner.rules, settings())(snapshot, made)
     begun = starts(made.partitions[VC]).keys()
@@ -253,91 +234,50 @@ def test_windows_that_overlap_open_at_the_end_of_the_last() -> None:
 
 
 def test_jobs_are_foreseen_at_the_end_of_the_window_by_the_policy_itself() -> None:
-    snapshot = snap(
-        NOW, part(closing(), [limited("hour"), limited("short", limit_s=600.0), limited("endless", limit_s=None)])
-    )
-    lucid = policy("lucid")
-    told = forecast(snapshot, lucid.plan(snapshot), lucid)
-    assert told.starts_s["short"] == 0.0
-    assert told.starts_s["hour"] == told.starts_s["endless"] == pytest.approx(MAINT.end_s - NOW)
+    entries = [limited("hour"), limited("short", limit_s=600.0), limited("endless", limit_s=None)]
+    snapshot, lucid = snap(NOW, part(closing(), entries)), policy("lucid")
+    told = forecast(snapshot, lucid.plan(snapshot), lucid).starts_s
+    assert told == pytest.approx({"short": 0.0, "hour": MAINT.end_s - NOW, "endless": MAINT.end_s - NOW})
 
 
 def test_nodes_kept_for_a_large_job_are_those_it_can_use_before_the_window_or_after_it() -> None:
-    nodes = closing(count=2)
-    busy = Running(a_job("r", 4), 0.0, (NodeGpus("n0", 0b1111),))
+    predictions = {"r": guess(NOW + 100.0), "large": guess(500.0), "guest": guess(200.0)}
     for limit_s, until_s in ((600.0, NOW + 100.0), (3600.0, MAINT.end_s)):
-        entries = [limited("large", 8, limit_s), limited("guest", 1, 300.0)]
-        predictions = {"r": guess(NOW + 100.0), "large": guess(500.0), "guest": guess(200.0)}
-        snapshot = snap(NOW, part(nodes, entries, [busy]), predictions=predictions)
-        made = decide("lucid", snapshot)
+        waiting = [limited("large", 8, limit_s), limited("guest", 1, 300.0)]
+        room = part(closing(count=2), waiting, [runs("r", "n0:0-3")])
+        made = decide("lucid", snap(NOW, room, predictions=predictions))
         assert reason(made.decisions["large"], Reserved).until_s == pytest.approx(until_s)
         assert isinstance(made.decisions["guest"], Start) == (until_s > NOW + 200.0)
 
 
-def test_nodes_that_sleep_are_taken_last_and_never_beside_enough_that_are_awake() -> None:
-    asleep = [Node(f"s{i}", 4, boot_s=240.0) for i in range(2)]
-    awake = [Node("a0", 4), Node("a1", 4)]
-    ledger = Ledger(Partition("vc", (*asleep, *awake)))
-    assert consolidated(ledger, a_job("j", 2)) == (NodeGpus("a0", 0b11),)
-    assert {part.node for part in consolidated(ledger, a_job("j", 8)) or ()} == {"a0", "a1"}
-    assert {part.node for part in consolidated(ledger, a_job("j", 12)) or ()} == {"a0", "a1", "s0"}
-    assert {part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()} == {"a0", "a1"}
+def test_nodes_that_sleep_are_taken_last_never_beside_enough_awake_and_after_one_that_boots_already() -> None:
+    def taken(ledger: Ledger, gpus: int) -> list[str]:
+        return [part.node for part in consolidated(ledger, a_job("j", gpus)) or ()]
 
-
-def test_a_node_that_boots_already_is_taken_before_one_that_sleeps() -> None:
+    asleep = nodes(2, 4, "s", boot_s=240.0)
+    ledger = Ledger(part((*asleep, *nodes(2, 4, "a"))))
+    assert [{*taken(ledger, gpus)} for gpus in (2, 8, 12)] == [{"a1"}, {"a1", "a2"}, {"a1", "a2", "s1"}]
+    assert {part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()} == {"a1", "a2"}
     boots = Node("b", 4, boot_s=240.0, boots_since_s=NOW - 10.0)
-    ledger = Ledger(Partition("vc", (Node("s", 4, boot_s=240.0), boots, Node("s2", 4, boot_s=240.0))))
-    assert consolidated(ledger, a_job("j", 2)) == (NodeGpus("b", 0b11),)
-    assert {part.node for part in consolidated(ledger, a_job("j", 8)) or ()} == {"b", "s"}
-    assert [part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()] == ["b", "s"]
+    ledger = Ledger(part((asleep[0], boots, asleep[1])))
+    assert (taken(ledger, 2), {*taken(ledger, 8)}) == (["b"], {"b", "s1"})
+    assert [part.node for part in emptiest(ledger, a_job("j", 6), 6) or ()] == ["b", "s1"]
 
 
-def test_a_boot_counts_against_the_time_before_a_window() -> None:
+def test_a_boot_counts_against_the_time_before_a_window_and_the_ledger_wants_to_know_what_time_it_is() -> None:
     node = Node("s", 4, windows=(MAINT,), boot_s=300.0)
-    for limit_s, fits in ((900.0, True), (901.0, False)):
-        found = consolidated(Ledger(Partition("vc", (node,)), NOW), a_job("j", 1, time_limit_s=limit_s))
-        assert (found is not None) == fits
+    ledger = Ledger(part([node]), NOW)
+    found = [consolidated(ledger, a_job("j", time_limit_s=limit_s)) for limit_s in (900.0, 901.0)]
+    assert [*map(bool, found)] == [True, False]
     assert replace(node, boots_since_s=NOW - 200.0).delay_s(NOW) == pytest.approx(100.0)
-
-
-def test_a_ledger_of_closing_nodes_wants_to_know_the_time() -> None:
     with pytest.raises(ValueError, match="what time it is"):
-        Ledger(part(closing()))
-
-
-@tried(60)
-def test_a_slot_of_the_timeline_lies_in_no_window_and_none_comes_earlier(rng: random.Random) -> None:
-    """Against each second looked at by itself, on nodes of one GPU."""
-    nodes, running, ends = [], [], []
-    for i in range(rng.randint(1, 3)):
-        begins = sorted(rng.sample(range(1, 30), rng.choice([0, 1, 2])))
-        windows = tuple(Window(NOW + at, NOW + at + rng.randint(1, 6), "w") for at in begins)
-        if rng.random() < 0.3:
-            windows = (Window(NOW - 5, NOW + rng.randint(1, 5), "w"), *windows)
-        nodes.append(Node(f"n{i}", 1, windows=windows).at(NOW))
-        if rng.random() < 0.5:
-            running.append(Running(a_job(f"r{i}"), 0.0, (NodeGpus(f"n{i}", 1),)))
-            ends.append((NOW + rng.randint(1, 20), running[-1].job, running[-1].placement))
-    ledger = Ledger(part(nodes, (), running), NOW)
-    limit = rng.randint(1, 8)
-    slot = Timeline(ledger, NOW, ends).find(a_job("j"), float(limit))
-    held = {entry[2][0].node: entry[0] for entry in ends}
-
-    def free(node: Node, at: float) -> bool:
-        return at >= held.get(node.name, NOW) and not any(w.from_s <= at < w.end_s for w in node.windows)
-
-    expected = next(
-        at for at in range(60) if any(all(free(n, NOW + at + s) for s in range(limit)) for n in nodes)
-    )  # fmt: skip
-    assert slot is not None
-    assert slot.start_s == NOW + expected
+        Ledger(part([node]))
 
 
 def test_a_job_opens_at_the_end_of_the_last_window_that_it_would_reach_into() -> None:
     later = Window(MAINT.end_s + 60.0, MAINT.end_s + 120.0, "w")
     room = part(closing(MAINT, later))
-    assert opens_s(room, 1200.0, NOW) == NOW
-    assert opens_s(room, 1201.0, NOW) == later.end_s
-    assert opens_s(room, None, NOW) == later.end_s
+    found = [opens_s(room, limit_s, NOW) for limit_s in (1200.0, 1201.0, None)]
+    assert found == [NOW, later.end_s, later.end_s]
     assert opens_s(part(closing(replace(MAINT, until_s=None))), None, NOW) == math.inf
     assert opens_s(part((*closing(), Node("free", 4))), None, NOW) == NOW

@@ -11,10 +11,9 @@ import pytest
 from lucid.config.load import settings_from
 from lucid.config.policy import FairnessSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.job import Pending, Running
+from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition
 from lucid.daemon.policies import live_policy
@@ -43,22 +42,15 @@ ENDS = {"r1": guess(500.0), "r2": guess(900.0), "r3": guess(700.0)}
 
 
 def plan(
-    *waiting: Pending,
-    now_s: float = 0.0,
-    held: list[Running] = HELD,
-    machines: tuple[Node, ...] = MACHINES,
-    estimates: Mapping[str, Prediction] | None = None,
+    *waiting: Pending, now_s: float = 0.0, held: Any = HELD, machines: Any = MACHINES, **known: Any
 ) -> PartitionPlan:
-    return decide("lucid", snap(now_s, part(machines, waiting, held), predictions={**ENDS, **(estimates or {})}))
+    return decide("lucid", snap(now_s, part(machines, waiting, held), predictions={**ENDS, **known}))
 
 
-def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
-    assert reason(plan(waits("big", 8)).decisions["big"], Reserved) == Reserved("big", 700.0, 700.0, 2)
-
-
-def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
+def test_the_holder_gets_the_nodes_that_drain_soonest_and_they_are_looked_at_again_after_five_minutes() -> None:
     """Time alone moves what is expected of them: a job there may outlive its estimate. Where nobody else could have
     them they are looked at when they were to have room."""
+    assert reason(plan(waits("big", 8)).decisions["big"], Reserved) == Reserved("big", 700.0, 700.0, 2)
     assert plan(waits("big", 8), waits("small"), now_s=100.0).wake_s == 400.0
     assert plan(waits("big", 8), waits("wide", 4), now_s=100.0).wake_s == 700.0
 
@@ -73,8 +65,7 @@ def test_the_longer_the_holder_has_waited_the_surer_a_job_must_be_to_end_in_time
     """Needed at 700 s, patience 100 s: after 400 s a job must end in time even if it takes four times as long."""
     monkeypatch.setattr(lucid_plan, "PATIENCE_S", 100.0)
     small = waits("small", submit_s=waited_s)
-    made = plan(waits("big", 8), small, now_s=waited_s, estimates={"small": guess(estimate_s)})
-    decision = made.decisions["small"]
+    decision = plan(waits("big", 8), small, now_s=waited_s, small=guess(estimate_s)).decisions["small"]
     assert isinstance(decision, Start) == starts
     if not starts:
         found = reason(decision, Reserved)
@@ -89,24 +80,25 @@ def test_where_other_jobs_have_waited_for_longer_the_holder_is_as_patient_as_the
     monkeypatch.setattr(lucid_plan, "PATIENCE_S", 100.0)
     for others_s, times in (((0.0, 0.0), 4.0), ((350.0, 50.0), 2.0), ((400.0, 400.0), 1.0)):
         others = [waits(f"small{i}", submit_s=400.0 - s) for i, s in enumerate(others_s)]
-        estimates = {entry.job.id: guess(301.0) for entry in others}
-        made = plan(waits("big", 8), *others, now_s=400.0, estimates=estimates)
+        made = plan(waits("big", 8), *others, now_s=400.0, small0=guess(301.0), small1=guess(301.0))
         assert reason(made.decisions["small0"], Reserved).times == pytest.approx(times)
 
 
 def test_a_long_job_does_not_join_a_job_on_nodes_that_are_kept() -> None:
     held = [runs("r1", "n1:0-3", profile=LIGHT), runs("r2", "n2:0-3"), runs("r3", "n3:0-3")]
-    for estimate_s, starts in ((600.0, True), (9e9, False)):
-        estimates = {"guest": guess(estimate_s, 0), "r1": guess(500.0, 0)}
-        guest = waits("guest", 4, profile=LIGHT)
-        made = plan(waits("big", 8), guest, held=held, estimates=estimates)
+    for said_s, starts in ((600.0, True), (9e9, False)):
+        waiting = (waits("big", 8), waits("guest", 4, profile=LIGHT))
+        made = plan(*waiting, held=held, guest=guess(said_s, 0), r1=guess(500.0, 0))
         assert isinstance(made.decisions["guest"], Start) == starts
 
 
-def test_the_holder_starts_before_anybody_else() -> None:
-    made = plan(waits("small"), waits("big", 8), held=[], machines=nodes(2, 4), estimates={"small": guess(1.0)})
+def test_the_holder_starts_before_anybody_else_and_no_nodes_stand_idle_for_one_that_cannot_come() -> None:
+    made = plan(waits("small"), waits("big", 8), held=[], machines=nodes(2, 4), small=guess(1.0))
     assert [a.job_id for a in made.actions] == ["big"]
     assert isinstance(made.decisions["small"], Hold)
+    one_down = (Node("n1", 4), Node("n2", 4, available=False))
+    made = plan(waits("big", 8), waits("small"), held=[], machines=one_down, now_s=1e6)
+    assert isinstance(made.decisions["small"], Start)
 
 
 LONG, SHORT_JOB = waits("long", 8, 0.0), waits("short", 8, 50.0)
@@ -130,13 +122,7 @@ def test_for_whom_nodes_are_kept(
 ) -> None:
     known = {**{e.job.id: guess(90.0) for e in waiting}, "long": guess(9000.0)}
     found, _ = next_holder(part(MACHINES, waiting), 4, now_s, ReservationSettings(**rules), known)
-    assert (None if found is None else found.job.id) == holder
-
-
-def test_no_nodes_stand_idle_for_a_job_that_cannot_come() -> None:
-    one_down = (Node("n1", 4), Node("n2", 4, available=False))
-    made = plan(waits("big", 8), waits("small"), held=[], machines=one_down, now_s=1e6)
-    assert isinstance(made.decisions["small"], Start)
+    assert (found and found.job.id) == holder
 
 
 # -- large jobs keep to their share ----------------------------------------------------------------------------------
@@ -154,37 +140,26 @@ def crowded(big_s: float, small_s: float, now_s: float = 100.0, **reservation: o
 
 
 def test_beyond_their_share_large_jobs_give_way_to_a_smaller_one_that_has_waited_half_as_long() -> None:
+    """Until then nodes are kept, and the plan is looked at again at that very time."""
     decision = crowded(0.0, 50.0).decisions["big"]
     assert reason(decision, LargeShare, Hold) == LargeShare(8, 8, 20, 0.5, "small", 50.0, 100.0)
     assert "Reserved" not in kinds(decision)
-
-
-def test_until_then_nodes_are_kept_and_the_plan_is_looked_at_again_at_that_very_time() -> None:
     made = crowded(0.0, 60.0)
     assert reason(made.decisions["big"], Reserved).holder == "big"
     assert made.wake_s == 120.0
     assert reason(crowded(0.0, 60.0, now_s=120.0).decisions["big"], LargeShare).other_waited_s == 60.0
+    assert reason(crowded(0.0, 0.0, most_share=0.8).decisions["big"], Reserved).holder == "big", "within their share"
 
 
-def test_within_their_share_they_need_not() -> None:
-    assert reason(crowded(0.0, 0.0, most_share=0.8).decisions["big"], Reserved).holder == "big"
+def test_one_large_job_at_least_is_served_and_who_can_never_start_makes_nobody_give_way() -> None:
+    def share(room: Partition) -> tuple[LargeShare | None, float | None]:
+        return large_share(room.pending[0], room, 4, 50.0, ReservationSettings())
 
-
-def test_one_large_job_at_least_is_always_served() -> None:
-    room = part(FIVE, [waits("big", 20), waits("small", 1)], [runs("s", "n1:0-3")])
-    assert large_share(room.pending[0], room, 4, 50.0, ReservationSettings()) == (None, None)
-
-
-def test_who_can_never_start_makes_nobody_give_way() -> None:
-    down = (*FIVE[:4], Node("n5", 4, available=False, cpus=64))
-    machines = tuple(replace(node, cpus=node.cpus or 8) for node in down)
-    hopeless = waits("small", 1, cpus=32)
-    room = part(machines, [waits("big", 8), hopeless], LARGE_RUNS)
-    assert large_share(room.pending[0], room, 4, 50.0, ReservationSettings()) == (None, None)
-    willing = part(machines, [waits("big", 8), waits("small", 1)], LARGE_RUNS)
-    share, _ = large_share(willing.pending[0], willing, 4, 50.0, ReservationSettings())
-    assert share.total_gpus == 16  # a node that is down counts for nobody
-    assert not share
+    assert share(part(FIVE, [waits("big", 20), waits("small", 1)], [runs("s", "n1:0-3")])) == (None, None)
+    machines = (*nodes(4, 4, cpus=8), Node("n5", 4, available=False, cpus=64))
+    assert share(part(machines, [waits("big", 8), waits("small", 1, cpus=32)], LARGE_RUNS)) == (None, None)
+    found, _ = share(part(machines, [waits("big", 8), waits("small", 1)], LARGE_RUNS))
+    assert (found.total_gpus, bool(found)) == (16, False), "a node that is down counts for nobody"
 
 
 HOUR = 3600.0
@@ -209,12 +184,12 @@ def planned(
 LARGE_TOO: dict[str, Any] = {"reservation": {"enabled": True}}
 
 
-def memory_of(plan: PartitionPlan) -> Shadow:
+def fences_of(plan: PartitionPlan) -> dict[str, tuple[str, ...]]:
     assert isinstance(plan.memory, LucidMemory)
-    return plan.memory.shadow
+    return {job: fence.names for job, fence in plan.memory.shadow.fences.items()}
 
 
-def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones() -> None:
+def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones_the_earlier_bound_first() -> None:
     room = part(nodes(1, 1), [waits("long", 1, 0.0), waits("short", 1, 1.0)])
     estimates_s = {"long": 9000.0, "short": 10.0}
     assert isinstance(planned(HOUR - 10, room, {"long": 0.0}, estimates_s).decisions["short"], Start)
@@ -222,13 +197,9 @@ def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones() -> None:
     assert kinds(turn) == ["Priority", "PlainOrder", "FreeGpus", "InSlots"]
     why = reason(turn, PlainOrder, Start)
     assert (why.plain_s, why.turn_s, why.bound_s) == (0.0, HOUR, 2 * HOUR)
-
-
-def test_the_earlier_bound_goes_first() -> None:
-    room = part(nodes(1, 1), [waits("a", 1, 0.0), waits("b", 1, 1.0)])
-    plan = planned(3 * HOUR, room, {"a": 100.0, "b": 50.0}, {"a": 10.0, "b": 9000.0})
-    assert isinstance(plan.decisions["b"], Start)
-    assert isinstance(plan.decisions["a"], Hold)
+    both = planned(3 * HOUR, room, {"short": 100.0, "long": 50.0}, estimates_s)
+    assert [action.job_id for action in both.actions] == ["long"]
+    assert isinstance(both.decisions["short"], Hold)
 
 
 def test_nodes_are_kept_for_it_and_said_so() -> None:
@@ -239,7 +210,7 @@ def test_nodes_are_kept_for_it_and_said_so() -> None:
     assert kinds(plan.decisions["wide"]) == ["PlainOrder", "Reserved", "FreeGpus"]
     kept = reason(plan.decisions["tiny"], Reserved)
     assert (kept.holder, kept.nodes, bool(kept)) == ("wide", 1, True)
-    assert memory_of(plan).fences["wide"].names == ("n2",)
+    assert fences_of(plan) == {"wide": ("n2",)}
     assert plan.wake_s == 2 * HOUR + PLAN_AGAIN_S, "time alone moves what is expected of nodes"
 
 
@@ -248,8 +219,7 @@ def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
     room = part(nodes(3, 4), [waits("later", 4, 0.0), waits("first", 4, 1.0), waits("tiny", 1, 2.0)], held)
     estimates_s = {"x": 9 * HOUR, "y": 2.5 * HOUR, "z": 3 * HOUR, "tiny": 20 * HOUR, "later": 9 * HOUR}
     plan = planned(2 * HOUR, room, {"later": 50.0, "first": 10.0}, estimates_s)
-    assert memory_of(plan).fences.keys() == {"first"}
-    assert memory_of(plan).fences["first"].names == ("n2",)
+    assert fences_of(plan) == {"first": ("n2",)}
     assert kinds(plan.decisions["later"]) == ["PlainOrder", "Reserved", "FreeGpus"]
     assert reason(plan.decisions["later"], Reserved).holder == "first"
     assert isinstance(plan.decisions["tiny"], Start), "n3 is kept for nobody"
@@ -274,42 +244,32 @@ def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
     estimates_s = {"x": 4 * HOUR, "y": 5 * HOUR, "z": 9 * HOUR, "turn": 9 * HOUR}
     plan = planned(2 * HOUR, room, {"turn": 0.0}, estimates_s, **LARGE_TOO)
     assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
-    assert memory_of(plan).fences["turn"].names == ("n3",)
+    assert fences_of(plan)["turn"] == ("n3",)
 
 
 def test_one_gpu_needs_no_node_kept() -> None:
-    room = part(nodes(1, 4), [waits("one", 1, 0.0), waits("other", 1, 1.0)], [runs("y", "n1:0-3")])
+    room = part(nodes(1, 4), [waits("one"), waits("other", 1, 1.0)], [runs("y", "n1:0-3")])
     plan = planned(2 * HOUR, room, {"one": 0.0})
-    assert kinds(plan.decisions["one"]) == ["PlainOrder", "FreeGpus"]
-    assert memory_of(plan).fences == {}
+    assert (kinds(plan.decisions["one"]), fences_of(plan)) == (["PlainOrder", "FreeGpus"], {})
 
 
-def test_turns_wake_when_the_next_one_comes() -> None:
+def test_turns_wake_when_the_next_one_comes_and_a_job_that_cannot_come_at_present_has_none() -> None:
     rules = FairnessSettings(beyond_plain_s=100.0, keep_from=0.25)
     room = part(nodes(1, 4), [waits("a"), waits("b"), waits("c")])
     found, changes_s = turns(room, {"a": 0.0, "b": 50.0}, 70.0, 30.0, rules)
-    assert [turn.entry.job.id for turn in found] == ["a"]
-    assert changes_s == 75.0
+    assert ([turn.entry.job.id for turn in found], changes_s) == (["a"], 75.0)
     assert turns(room, {"a": 0.0}, 40.0, 30.0, rules)[1] == 65.0, "plain order starts nobody before 40 s"
     assert turns(room, {"a": 0.0}, None, 30.0, rules)[1] is None
-
-
-def test_a_job_that_cannot_come_at_present_has_no_turn() -> None:
-    up, down = nodes(2, 4)
-    room = part([up, replace(down, available=False)], [waits("wide", 8)])
-    assert turns(room, {"wide": 0.0}, None, 1000.0, FairnessSettings(beyond_plain_s=1.0))[0] == []
+    down = part([Node("n1", 4), Node("n2", 4, available=False)], [waits("wide", 8)])
+    assert turns(down, {"wide": 0.0}, None, 1000.0, rules)[0] == []
 
 
 def test_the_longer_a_job_the_more_nodes_are_closed_to_it() -> None:
-    fences = NodeReservations(
-        [
-            NodeReservation(Reserved("a", 0.0, 500.0, 1), frozenset({1}), frozenset({"n2"})),
-            NodeReservation(Reserved("b", 0.0, 0.0, 1), frozenset({0}), frozenset({"n1"})),
-        ]
-    )
+    a, b = Reserved("a", 0.0, 500.0, 1), Reserved("b", 0.0, 0.0, 1)
+    kept = ((a, {1}, {"n2"}), (b, {0}, {"n1"}))
+    fences = NodeReservations([NodeReservation(why, frozenset(at), frozenset(names)) for why, at, names in kept])
     assert [fences.level(s) for s in (1.0, 500.0, 501.0)] == [1, 1, 2]
-    assert fences.nodes == [frozenset(), {0}, {0, 1}]
-    assert fences.names[2] == {"n1", "n2"}
+    assert (fences.nodes, fences.names[2]) == ([frozenset(), {0}, {0, 1}], {"n1", "n2"})
     assert fences.why(2).holder == "b"
 
 
@@ -347,12 +307,11 @@ def test_the_nodes_kept_are_those_expected_first_of_the_right_size_that_are_up(
 
 
 def test_a_withdrawn_job_leaves_the_shadow() -> None:
-    chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
-    room = part(nodes(1, 1), [waits("a", 1, 1.0), waits("b", 1, 2.0)], [runs("x", "n1:0")])
-    first = chosen.plan(snap(10.0, room))
-    assert set(memory_of(first.partitions["vc"]).waiting) == {"a", "b"}
-    left = replace(snap(20.0, replace(room, pending=room.pending[1:])), memory=first.memory)
-    assert set(memory_of(chosen.plan(left).partitions["vc"]).waiting) == {"b"}
+    chosen, memory = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF), {}
+    for now_s, left in ((10.0, "ab"), (20.0, "b")):
+        room = part(nodes(1, 1), [waits(job, 1, 1.0) for job in left], [runs("x", "n1:0")])
+        memory = chosen.plan(replace(snap(now_s, room), memory=memory)).memory
+        assert {*memory["vc"].shadow.waiting} == {*left}  # type: ignore[attr-defined]
 
 
 def test_a_job_in_profiling_does_not_wait_past_the_bound_there() -> None:
@@ -364,9 +323,9 @@ def test_a_job_in_profiling_does_not_wait_past_the_bound_there() -> None:
 
 def test_the_tally_is_told_with_the_figures() -> None:
     small = (by(f"s{i}", 1, 900.0, 10.0 + i) for i in range(20))
-    jobs = [by("long", 1, 5000.0, 0.0), by("late", 1, 4000.0, 1.0), *small]
+    trace = a_trace(by("long", 1, 5000.0, 0.0), by("late", 1, 4000.0, 1.0), *small)
     rules = {"profiling": {"enabled": False}, "fairness": {"beyond_plain_s": 600.0}}
-    scene = Scenario(a_trace(*jobs), {"vc": 1}, settings=settings_from({"policy": rules}, "t"), predictor="oracle")
+    scene = Scenario(trace, {"vc": 1}, settings=settings_from({"policy": rules}, "t"), predictor="oracle")
     scene = replace(scene, shape=replace(scene.shape, gpus=1))
     kept = run_metrics(simulate(scene, "lucid"))
     assert kept["starvation_bound_s"] == 600.0
@@ -379,11 +338,9 @@ def test_the_tally_is_told_with_the_figures() -> None:
 
 
 def test_tallies_of_all_vcs_add_up() -> None:
-    def memory(kept: Kept) -> LucidMemory:
-        return LucidMemory(Shadow(0.0, (), kept))
-
-    both = {"a": memory(Kept(60.0, 5, 2, 30.0)), "b": memory(Kept(60.0, 3, 1, 90.0)), "c": "of another policy"}
-    assert promise_kept(both) == Kept(60.0, 8, 3, 90.0)
+    tallies = {"a": Kept(60.0, 5, 2, 30.0), "b": Kept(60.0, 3, 1, 90.0)}
+    both: dict[str, Any] = {vc: LucidMemory(Shadow(0.0, (), kept)) for vc, kept in tallies.items()}
+    assert promise_kept({**both, "c": "of another policy"}) == Kept(60.0, 8, 3, 90.0)
     assert promise_kept({"c": "of another policy"}) is None
     assert Kept(60.0).counting(-5.0).counting(7.0) == Kept(60.0, 2, 1, 7.0)
 
@@ -395,7 +352,7 @@ def test_lucidd_promises_twelve_hours_where_its_file_says_nothing_and_a_replay_n
     assert settings_from({}, "file").policy.fairness.beyond_plain_s is None
 
 
-@pytest.mark.parametrize("bound", [{}, {"beyond_plain_s": 0.0}])
-def test_without_a_bound_nothing_is_remembered(bound: dict[str, float]) -> None:
+def test_without_a_bound_nothing_is_remembered() -> None:
     scene = snap(9 * HOUR, part(nodes(1), [waits("j", 8)], [runs("r", "n1:0-7")]))
-    assert policy("lucid", None, fairness=bound, **OFF).plan(scene).memory == {}
+    for bound in ({}, {"beyond_plain_s": 0.0}):
+        assert policy("lucid", None, fairness=bound, **OFF).plan(scene).memory == {}

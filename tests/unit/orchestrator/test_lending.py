@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -50,21 +50,17 @@ def two_vcs(seconds: float = 500.0) -> Snapshot:
     return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], [FULL], a=8, b=8), predictions={"j": guess(seconds)})
 
 
-def test_a_job_borrows_idle_gpus_and_says_whose() -> None:
-    made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
-    assert not reason(made, Quota, Start)
-    assert reason(made, Borrows) == Borrows(500.0, ("b",), 4)
-
-
-def test_any_job_borrows_and_those_within_their_quota_go_first() -> None:
+def test_a_job_borrows_idle_gpus_and_says_whose_and_those_within_their_quota_go_first() -> None:
     """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
+    for estimate_s in (500.0, 9e9):
+        made = plan_of("lucid", two_vcs(estimate_s), **ALONE, **BORROW).decisions["j"]
+        assert not reason(made, Quota, Start)
+        assert reason(made, Borrows) == Borrows(estimate_s, ("b",), 4)
     pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
     seen = snap(1.0, pool(nodes(2), pending, BOTH, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
-    made = plan_of("lucid", seen, **ALONE, **BORROW).decisions
-    assert isinstance(made["own"], Start)
-    assert reason(made["j"], Borrows, Hold)
-    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **BORROW).decisions["j"]
-    assert reason(alone, Borrows, Start) == Borrows(9e9, ("b",), 4)
+    both = plan_of("lucid", seen, **ALONE, **BORROW).decisions
+    assert isinstance(both["own"], Start)
+    assert reason(both["j"], Borrows, Hold)
 
 
 @pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
@@ -82,12 +78,11 @@ def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waite
 
 
 def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waited() -> None:
-    seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", 5, vc="b")], BOTH, a=8, b=8)
-    turns, changes_s = own_turns(seen, Quotas(seen, LendingSettings(mode="borrow")), 1e6, 3600.0)
-    assert (turns, changes_s) == ([], None), "a holds all of its quota, and b would hold 9 of 8"
-    within = replace(seen, pending=(waits("own", 4, vc="b"),))
-    turns, _ = own_turns(within, Quotas(within, LendingSettings(mode="borrow")), 1e6, 3600.0)
-    assert [turn.entry.job.id for turn in turns] == ["own"]
+    """a holds all of its quota, and b would hold 9 of 8."""
+    for gpus, due in ((5, []), (4, ["own"])):
+        seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", gpus, vc="b")], BOTH, a=8, b=8)
+        turns, changes_s = own_turns(seen, Quotas(seen, LendingSettings(mode="borrow")), 1e6, 3600.0)
+        assert ([turn.entry.job.id for turn in turns], changes_s) == (due, None)
 
 
 def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_queue() -> None:
@@ -101,36 +96,32 @@ def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_qu
     assert "OwnTurn" not in kinds(made["short"])
 
 
-@pytest.mark.parametrize("mode", ["quota", "borrow"])
-@pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("lends", [False, True])
-def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons(
-    mode: Literal["quota", "borrow"], keeps: bool, lends: bool
-) -> None:
+def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons() -> None:
     seen = pool(nodes(2), (), [runs("r", "n1:0-5", job={"vc": "a"})], a=8, b=8)
-    quotas = Quotas(seen, LendingSettings(mode=mode))
-    if keeps:
-        quotas.keep(waits("kept", 2, vc="a").job, 100.0)
-    if lends:
-        quotas.lend()
-    for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0)):
-        job = waits("j", gpus, vc="a").job
-        assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
-
-
-def large_waits(*pending: Any) -> Snapshot:
-    """VC a holds 4 GPUs of its quota of 16, and its large jobs want 16; 32 GPUs of VCs b and c are idle."""
-    known = dict.fromkeys("rjk", guess(90_000.0)) | {"own": guess(90_000.0)}
-    return snap(3600.0, pool(nodes(6), pending, HALVES[:1], a=16, b=16, c=16), predictions=known)
+    for mode, keeps, lends in itertools.product(("quota", "borrow"), (False, True), (False, True)):
+        quotas = Quotas(seen, LendingSettings(mode=mode))
+        if keeps:
+            quotas.keep(waits("kept", 2, vc="a").job, 100.0)
+        if lends:
+            quotas.lend()
+        for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0)):
+            job = waits("j", gpus, vc="a").job
+            assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
 
 
 def test_the_large_job_that_waits_longest_borrows_before_jobs_within_their_quota_start() -> None:
-    """Other loans are given out once all jobs within their VC's quota have been tried."""
+    """VC a holds 4 GPUs of its quota of 16, and its large jobs want 16; 32 GPUs of VCs b and c are idle. Other loans
+    are given out once all jobs within their VC's quota have been tried."""
     jobs = [waits("j", 16, vc="a"), waits("k", 8, 1.0, vc="a"), waits("own", 16, 2.0, vc="b")]
-    made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
-    assert reason(made.decisions["j"], Borrows, Start) == Borrows(90_000.0, ("b", "c"), 4)
-    assert [action.job_id for action in made.actions] == ["j", "own", "k"]
-    assert isinstance(plan_of("lucid", large_waits(jobs[0]), **ALONE, **QUOTA).decisions["j"], Hold)
+    known = dict.fromkeys(["r", "j", "k", "own"], guess(90_000.0))
+
+    def made(rules: dict[str, Any], *pending: Any) -> PartitionPlan:
+        seen = snap(3600.0, pool(nodes(6), pending, HALVES[:1], a=16, b=16, c=16), predictions=known)
+        return plan_of("lucid", seen, **ALONE, **rules)
+
+    assert reason(made(BORROW, *jobs).decisions["j"], Borrows, Start) == Borrows(90_000.0, ("b", "c"), 4)
+    assert [action.job_id for action in made(BORROW, *jobs).actions] == ["j", "own", "k"]
+    assert isinstance(made(QUOTA, jobs[0]).decisions["j"], Hold)
 
 
 def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_say_so() -> None:
@@ -142,13 +133,10 @@ def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_
     assert reason(made, Reserved).room_s == pytest.approx(3600.0), "when VC b's job ends, not when VC a's does"
 
 
-def test_with_quotas_alone_nobody_borrows() -> None:
+def test_with_quotas_alone_nobody_borrows_and_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, **QUOTA).decisions["j"]
     assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
     assert not {"Borrows", "FreeGpus"} & {*kinds(made)}, "there are free GPUs"
-
-
-def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
     seen = snap(0.0, pool(nodes(2), [waits("j", 8, vc="a")], a=4, b=12), predictions={"j": guess(10.0)})
     for name in ("lucid", "fifo", "backfill"):
         made = plan_of(name, seen, **ALONE, **BORROW).decisions["j"]
@@ -156,36 +144,33 @@ def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
 
 
 def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> None:
-    host = runs("h", "n1:0-3", job={"vc": "b"}, profile=LIGHT)
-    guest = waits("g", 4, vc="a", profile=LIGHT)
-    full = runs("r", "n2:0-7", job={"vc": "a"})
+    host, survivor = (runs("h", "n1:0-3", job={"vc": vc}, profile=LIGHT) for vc in "ba")
+    full, guest = runs("r", "n2:0-7", job={"vc": "a"}), waits("g", 4, vc="a", profile=LIGHT)
     seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
     assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside == "h"
-    survivor = replace(host, job=replace(host.job, vc="a"))
     alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [survivor, full], a=12, b=4))
     assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
 
 
-@pytest.mark.parametrize(("seconds", "starts"), [(400.0, True), (900.0, False)])
-def test_while_its_quota_is_kept_for_a_large_job_nobody_of_the_vc_joins_for_longer(
-    seconds: float, starts: bool
-) -> None:
+def test_while_its_quota_is_kept_for_a_large_job_nobody_of_the_vc_joins_for_longer() -> None:
     """What outlasts its host counts as held: the large job would wait for that, too."""
     running = [FULL, runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)]
     pending = [waits("big", 16, 0.0, vc="a"), waits("s", 4, 1.0, vc="a", profile=LIGHT)]
-    guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
-    seen = snap(1.0, pool(nodes(4), pending, running, a=16, b=16), predictions=guesses)
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **QUOTA).decisions["s"]
-    assert isinstance(made, Start) == starts
-    if not starts:
-        assert reason(made, Quota).keeper == "big"
+    known = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0)}
+    short, long = (
+        snap(1.0, pool(nodes(4), pending, running, a=16, b=16), predictions={**known, "s": guess(seconds, 0)})
+        for seconds in (400.0, 900.0)
+    )
+    rules = {"profiling": {"enabled": False}, **QUOTA}
+    assert isinstance(plan_of("lucid", short, **rules).decisions["s"], Start)
+    assert reason(plan_of("lucid", long, **rules).decisions["s"], Quota, Hold).keeper == "big"
 
 
-@pytest.mark.parametrize(("mode", "joins"), [("borrow", False), ("quota", True)])
-def test_a_job_that_would_wait_takes_no_slow_partner_where_vcs_lend(mode: str, joins: bool) -> None:
+def test_a_job_that_would_wait_takes_no_slow_partner_where_vcs_lend() -> None:
     seen = snap(0.0, pool(nodes(1, 1), [waits("j", profile=LIGHT)], [runs("r", "n1:0", profile=LIGHT)], vc=1))
-    made = policy("lucid", FixedPredictor(speed=lambda a, b: (0.7, 0.7)), lending={"mode": mode}).plan(seen)
-    assert isinstance(made.partitions["pool"].decisions["j"], Start) == joins
+    for mode, joins in (("borrow", False), ("quota", True)):
+        made = policy("lucid", FixedPredictor(speed=lambda a, b: (0.7, 0.7)), lending={"mode": mode}).plan(seen)
+        assert isinstance(made.partitions["pool"].decisions["j"], Start) == joins
 
 
 def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
@@ -197,11 +182,10 @@ def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
 
 
 def test_other_policies_refuse_a_pool() -> None:
-    scenario = Scenario(a_trace(by("j", label=1)))
-    scenario = replace(scenario, settings=scenario.settings.changed({"policy.lending.mode": "quota"}))
+    made = Scenario(a_trace(by("j", label=1)), settings=settings_from({"policy": QUOTA}, "a test"))
     with pytest.raises(ConfigError, match="knows no quotas"):
-        simulate(scenario, "pollux")
-    assert not make_policy("pollux", scenario.settings.policy, FixedPredictor()).rules.quotas
+        simulate(made, "pollux")
+    assert not make_policy("pollux", made.settings.policy, FixedPredictor()).rules.quotas
 
 
 def two_vc_scenario(**lending: Any) -> Scenario:
@@ -213,21 +197,15 @@ def two_vc_scenario(**lending: Any) -> Scenario:
 
 
 def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under_others() -> None:
+    """Not where that is not asked for, or makes no sense."""
     scenario, lends = with_lending_by_default(two_vc_scenario())
     assert lends
-    assert simulate(scenario, "lucid").lent
-    assert not any(simulate(scenario, name).lent for name in ("backfill", "fifo"))
+    assert [bool(simulate(scenario, name).lent) for name in ("lucid", "backfill", "fifo")] == [True, False, False]
     assert not simulate(two_vc_scenario(), "lucid").lent, "figures of the library and of papers stay as they are"
-
-
-@pytest.mark.parametrize(
-    "but",
-    [{"settings": two_vc_scenario(mode="off").settings}, {"vcs": {"a": 2}}]
-    + [{"semantics": semantics} for semantics in (Semantics.AS_LIVE, Semantics.PUBLISHED)],
-)
-def test_vcs_do_not_lend_by_default_where_that_is_not_asked_for_or_makes_no_sense(but: dict[str, Any]) -> None:
-    scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
-    assert (lends, scenario.lends) == (False, False)
+    apart = [{"semantics": semantics} for semantics in (Semantics.AS_LIVE, Semantics.PUBLISHED)]
+    for but in ({"settings": two_vc_scenario(mode="off").settings}, {"vcs": {"a": 2}}, *apart):
+        scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
+        assert (lends, scenario.lends) == (False, False)
 
 
 def test_what_lending_costs_is_measured_against_the_same_replay_without() -> None:
@@ -261,12 +239,6 @@ def test_what_is_expected_to_be_free_is_worked_out_again_once_a_job_starts() -> 
     starts = Starts(seen.partitions["pool"], seen, settings(**ALONE, **BORROW), FixedPredictor(), None)
     starts.quotas.lend()  # type: ignore[union-attr]
     whole = waits("w", 8).job
-
-    def from_s() -> float:
-        slot = starts.room().find(whole, 0.0)
-        assert slot is not None
-        return slot.start_s
-
-    assert from_s() == 0.0
+    assert starts.room().find(whole, 0.0).start_s == 0.0  # type: ignore[union-attr]
     assert starts.alone(QueuedJob(waits("j", 4, vc="a"), guess(500.0)), 0, ())
-    assert from_s() == 500.0
+    assert starts.room().find(whole, 0.0).start_s == 500.0  # type: ignore[union-attr]

@@ -91,8 +91,8 @@ def in_one(name: str, why: str = "it rained") -> Raises:
 
 
 def some(rng: random.Random, vc: str, number: int) -> Pending:
-    job = a_job(f"{vc}{number}", rng.choice([1, 1, 2, 4]), float(number), vc=vc, user=rng.choice("uv"))
-    return Pending(job, float(number), rng.choice([LIGHT, HEAVY, None]))
+    gpus, user = rng.choice([1, 1, 2, 4]), rng.choice("uv")
+    return waits(f"{vc}{number}", gpus, float(number), vc=vc, user=user, profile=rng.choice([LIGHT, HEAVY, None]))
 
 
 def scenes(rng: random.Random, cycles: int) -> list[Snapshot]:
@@ -164,9 +164,8 @@ def test_a_policy_that_raises_at_random_in_one_of_five_partitions_changes_nothin
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_policy_of_ours_is_kept_from_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = two_vcs(100.0)
-    calm = make_policy(name, RULES, FixedPredictor()).plan(scene)
-    kind = type(make_policy(name, RULES, FixedPredictor()))
+    make, scene, failed = partial(make_policy, name, RULES), two_vcs(100.0), dict[str, str]()
+    calm, kind = make(FixedPredictor()).plan(scene), type(make(FixedPredictor()))
     inner = kind.plan_partition  # type: ignore[attr-defined]
 
     def fails(self: Any, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
@@ -175,12 +174,11 @@ def test_every_policy_of_ours_is_kept_from_others(name: str, monkeypatch: pytest
         return inner(self, partition, snapshot)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(kind, "plan_partition", fails)
-    failed: dict[str, str] = {}
-    plan = host(lambda heard: make_policy(name, RULES, heard), failed).plan(scene)
+    plan = host(make, failed).plan(scene)
     assert decided(plan, "b") == decided(calm, "b")
     assert (plan.partitions["a"].error, [*failed]) == ("ZeroDivisionError", ["a"])
     with pytest.raises(ZeroDivisionError):  # a replay hides nothing
-        make_policy(name, RULES, FixedPredictor()).plan(scene)
+        make(FixedPredictor()).plan(scene)
 
 
 def followed(rng: random.Random) -> Iterator[Snapshot]:
@@ -274,17 +272,15 @@ PROFILES = settings(profiling={"home_if_room": False}, fairness={"beyond_plain_s
 
 
 def with_profiling(now_s: float, since_s: float = 0.0) -> Snapshot:
-    new = [Pending(a_job(f"{vc}new", 1, since_s, vc=vc), since_s) for vc in "ab"]
-    vcs = [part(nodes(1, 4, vc), [Pending(a_job(f"{vc}1", 1, vc=vc), 0.0, LIGHT)], name=vc) for vc in "ab"]
+    new = [waits(f"{vc}new", 1, since_s, vc=vc) for vc in "ab"]
+    vcs = [part(nodes(1, 4, vc), [waits(f"{vc}1", vc=vc, profile=LIGHT)], name=vc) for vc in "ab"]
     return snap(now_s, *vcs, part(nodes(1, 4, "p"), new, name="prof", profiling=True))
 
 
 def test_where_profiling_fails_the_vcs_are_planned_and_who_has_waited_long_for_it_goes_home() -> None:
-    made = host(lambda heard: brittle(in_one("prof"), PROFILES, heard), {})
-    calm = LucidPolicy(PROFILES, FixedPredictor())
-    scene = with_profiling(100.0)
+    made, scene = host(partial(brittle, in_one("prof"), PROFILES), {}), with_profiling(100.0)
     plan = made.plan(scene)
-    assert decided(plan, "ab") == decided(calm.plan(scene), "ab")
+    assert decided(plan, "ab") == decided(LucidPolicy(PROFILES, FixedPredictor()).plan(scene), "ab")
     assert [type(plan.decision_of(job)) for job in ("anew", "bnew")] == [Hold, Hold]
     late = made.plan(with_profiling(HELD_AT_MOST_S))
     assert [type(late.decision_of(job)) for job in ("anew", "bnew", "a1")] == [EndProfiling, EndProfiling, Start]
@@ -294,12 +290,12 @@ def test_where_profiling_fails_the_vcs_are_planned_and_who_has_waited_long_for_i
 
 def test_no_job_of_a_vc_that_fails_starts_on_profiling_nodes() -> None:
     in_place = settings(profiling={"restarts": "asked"})
-    waiting = [Pending(a_job(f"{vc}{i}", 2, vc=vc), 0.0, LIGHT) for vc in "ab" for i in range(2)]
-    vcs = [part(nodes(1, 1, vc), [e for e in waiting if e.job.vc == vc], name=vc) for vc in "ab"]
+    waiting = {vc: [waits(f"{vc}{i}", 2, vc=vc, profile=LIGHT) for i in range(2)] for vc in "ab"}
+    vcs = [part(nodes(1, 1, vc), waiting[vc], name=vc) for vc in "ab"]
     scene = snap(100.0, *vcs, part(nodes(1, 8, "p"), name="prof", profiling=True))
     calm = LucidPolicy(in_place, FixedPredictor()).plan(scene)
     assert {action.job_id[0] for action in calm.actions} == {*"ab"}
-    plan = host(lambda heard: brittle(in_one("a"), in_place, heard), {}).plan(scene)
+    plan = host(partial(brittle, in_one("a"), in_place), {}).plan(scene)
     assert {action.job_id[0] for action in plan.actions} == {"b"}
 
 
@@ -308,13 +304,11 @@ def test_a_policy_that_plans_another_ones_partition_is_not_let_to() -> None:
         def plan(self, snapshot: Snapshot) -> Plan:
             return Plan(snapshot.now_s, {"a": PartitionPlan({}), **self._inner.plan(snapshot).partitions})
 
-    scene = two_vcs(9.0)
-    failed: dict[str, str] = {}
-
     def make(heard: Predictor) -> Policy:
         return PoliciesByPartition(LucidPolicy(RULES, heard), {"b": Greedy(LucidPolicy(RULES, heard), in_one(""))})
 
-    plan = host(make, failed).plan(scene)
+    failed: dict[str, str] = {}
+    plan = host(make, failed).plan(two_vcs(9.0))
     assert [type(plan.decision_of(job)) for job in ("a1", "b1")] == [Start, Hold]
     assert "which is not its own" in failed["b"]
 
@@ -322,12 +316,11 @@ def test_a_policy_that_plans_another_ones_partition_is_not_let_to() -> None:
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_plan_with_a_partition_that_failed_is_recorded_and_can_be_made_again(at_once: bool, tmp_path: Path) -> None:
     def factory(rules: PolicySettings, heard: Predictor) -> Policy:
-        if at_once:
-            return AtOnce(LucidPolicy(rules, heard), in_one("c"))
-        return brittle(in_one("c"), rules, heard)
+        rains = in_one("c")
+        return AtOnce(LucidPolicy(rules, heard), rains) if at_once else brittle(rains, rules, heard)
 
     with adding_policy("brittle", factory):
-        made = host(lambda heard: make_policy("brittle", RULES, heard), {})
+        made = host(partial(make_policy, "brittle", RULES), {})
         *_, plan = run(made, scenes(random.Random(3), 3))
         path = tmp_path / "r"
         path.write_bytes(record_bytes(plan, made.made_from(), "brittle", RULES))
@@ -340,10 +333,8 @@ def test_a_plan_with_a_partition_that_failed_is_recorded_and_can_be_made_again(a
 
 
 def test_looking_ahead_goes_on_for_the_others() -> None:
-    policy = isolated(brittle(in_one("a"), RULES, FixedPredictor()))
-    scene = two_vcs(9.0, jobs=2, size=1)
-    ahead = forecast(scene, policy.plan(scene), policy)
-    assert ahead.starts_s.keys() == {"b1", "b2"}
+    policy, scene = isolated(brittle(in_one("a"), RULES, FixedPredictor())), two_vcs(9.0, jobs=2, size=1)
+    assert forecast(scene, policy.plan(scene), policy).starts_s.keys() == {"b1", "b2"}
 
 
 # -- policies of their own -------------------------------------------------------------------------------------------
@@ -368,24 +359,20 @@ def scene(now_s: float = 90.0) -> Snapshot:
     )
 
 
-def test_without_partitions_of_their_own_it_is_the_policy_itself() -> None:
-    assert not isinstance(make_policies("lucid", {}, RULES, FixedPredictor()), PoliciesByPartition)
+def test_no_policy_sees_the_partitions_of_another() -> None:
+    made = policies({"grow": "elastic", "rounds": "elastic"})
+    seen = [(policy.name, set(snapshot.partitions)) for policy, snapshot in made.split(scene())]
+    assert seen == [("lucid", {"main"}), ("elastic", {"grow", "rounds"})]
+    assert not isinstance(policies({}), PoliciesByPartition), "without such partitions it is the policy itself"
 
 
 def test_each_partition_is_planned_by_its_own_policy() -> None:
     plan = policies().plan(scene())
     found = {name: {a.job_id: type(a.decision) for a in p.actions} for name, p in plan.partitions.items()}
     assert found == {"main": {"b": Start}, "grow": {"e": Resize}, "rounds": {}}
-    (start,) = [a.decision for a in plan.partitions["main"].actions]
-    assert start.beside == "a", "lucid makes pairs"
-    assert isinstance(plan.partitions["rounds"].decisions["p"].reasons[0], NextRound)
+    assert plan.decision_of("b").beside == "a", "lucid makes pairs"
+    assert isinstance(plan.decision_of("p").reasons[0], NextRound)
     assert plan.wake_s == 120.0, "the round"
-
-
-def test_no_policy_sees_the_partitions_of_another() -> None:
-    made = policies({"grow": "elastic", "rounds": "elastic"})
-    seen = [(policy.name, set(snapshot.partitions)) for policy, snapshot in made.split(scene())]
-    assert seen == [("lucid", {"main"}), ("elastic", {"grow", "rounds"})]
 
 
 def test_a_job_is_profiled_as_the_policy_of_its_partition_has_it() -> None:
@@ -430,22 +417,21 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
 
 
 def test_memory_is_kept_by_partition_as_long_as_its_policy_stays(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "lucid.db")
+    store, rounds = SqliteStore(tmp_path / "lucid.db"), {"rounds": "pollux"}
     memory = {"main": CalmSince(12.5), "rounds": CalmSince(None)}
     PolicyMemory(store, "lucid").keep(memory)
-    assert PolicyMemory(store, "lucid", {"rounds": "pollux"}).load() == {"main": memory["main"]}
-    PolicyMemory(store, "lucid", {"rounds": "pollux"}).keep(memory, now=True)
-    assert PolicyMemory(store, "lucid", {"rounds": "pollux"}).load() == memory
-    assert PolicyMemory(store, "fifo", {"rounds": "pollux"}).load() == {"rounds": memory["rounds"]}
+    assert PolicyMemory(store, "lucid", rounds).load() == {"main": memory["main"]}
+    PolicyMemory(store, "lucid", rounds).keep(memory, now=True)
+    assert PolicyMemory(store, "lucid", rounds).load() == memory
+    assert PolicyMemory(store, "fifo", rounds).load() == {"rounds": memory["rounds"]}
     assert PolicyMemory(store, "lucid").load() == {"main": memory["main"]}
 
 
 def test_lucidd_writes_which_policy_plans_where() -> None:
-    live = LivePolicy("lucid", RULES, OWN)
-    again = LivePolicy.from_dict(json.loads(json.dumps(live.to_dict())))
-    assert (again.name, again.own, again.settings) == (live.name, live.own, live.settings)
-    assert again.make(FixedPredictor()).own_names == OWN
-    assert LivePolicy.from_dict(LivePolicy("lucid", RULES).to_dict()).own == {}
+    for live in (LivePolicy("lucid", RULES, OWN), LivePolicy("lucid", RULES)):
+        again = LivePolicy.from_dict(json.loads(json.dumps(live.to_dict())))
+        assert (again.name, again.own, again.settings) == (live.name, live.own, live.settings)
+    assert LivePolicy("lucid", RULES, OWN).make(FixedPredictor()).own_names == OWN
 
 
 def config(**daemon: Any) -> Any:
@@ -455,9 +441,8 @@ def config(**daemon: Any) -> Any:
 
 
 def test_what_policies_need_is_asked_by_partition() -> None:
-    needs = needs_of(config(policies={"grow": "pollux"}))
-    both = {Capability.RESIZE, Capability.PROFILE}
-    assert (needs("grow") & both, needs("main") & both) == ({Capability.RESIZE}, {Capability.PROFILE})
+    needs, both = needs_of(config(policies={"grow": "pollux"})), {Capability.RESIZE, Capability.PROFILE}
+    assert [needs(name) & both for name in ("grow", "main")] == [{Capability.RESIZE}, {Capability.PROFILE}]
 
 
 @pytest.mark.parametrize(
@@ -477,8 +462,8 @@ def test_a_partition_that_cannot_have_the_policy_is_refused_by_name(daemon: Any,
 
 
 def test_a_setting_of_a_policy_that_plans_some_partition_is_read() -> None:
-    data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "tiresias": {"threshold_gpu_s": 30.0}}}
-    live = settings_from({**data, "daemon": {"policies": {"grow": "pollux"}}}, "t")
+    rules = {"pollux": {"interval_s": 30.0}, "tiresias": {"threshold_gpu_s": 30.0}}
+    live = settings_from({"policy": rules, "daemon": {"policies": {"grow": "pollux"}}}, "t")
     assert simulation_keys(live) == ["policy.tiresias.threshold_gpu_s"]
 
 
@@ -489,26 +474,19 @@ def test_lucidd_profiles_nobody_where_the_policy_of_the_partition_does_not(
     site = Site(tmp_path, policies=policies)
     site.submit("1", 4)
     site.turns(5.0)
-    beat = read_heartbeat(tmp_path / "run/heartbeat")
-    assert beat is not None
-    assert beat.unrouted == unrouted
+    assert read_heartbeat(tmp_path / "run/heartbeat").unrouted == unrouted  # type: ignore[union-attr]
     assert {where[0].node for _, _, where in site.slurm.starts} == rooms
     assert json.loads(site.ctl("status", "--json"))["policies"] == {"vc": policies.get("vc", "lucid")}
 
 
 def test_jobs_are_elastic_or_take_turns_only_where_their_policy_asks(tmp_path: Path) -> None:
-    words = []
-    for own in ({}, {"vc": "elastic"}, {"vc": "muri-l"}):
-        folder = tmp_path / "-".join(own.values() or ["lucid"])
+    resizes_none, forms_none = "of its partition resizes no job", "of its partition forms no groups"
+    said = {"comment": "lucid:elastic=1-4 lucid:turns", "admin_comment": "lucid:vc=vc;held=1;elastic=1;turns=1;v=2"}
+    for own, told in (("", [True, True]), ("elastic", [False, True]), ("muri-l", [True, False])):
+        folder = tmp_path / (own or "lucid")
         folder.mkdir()
-        site = Site(folder, policies=own, elastic={"reports_dir": str(folder)})
-        site.submit(
-            "1", 1, comment="lucid:elastic=1-4 lucid:turns", admin_comment="lucid:vc=vc;held=1;elastic=1;turns=1;v=2"
-        )
+        site = Site(folder, policies={"vc": own} if own else {}, elastic={"reports_dir": str(folder)})
+        site.submit("1", 1, **said)
         site.turns(5.0)
-        words.append(site.ctl("explain", "1"))
-    nowhere, resized, grouped = words
-    assert "the policy of its partition resizes no job" in nowhere
-    assert "the policy of its partition forms no groups" in nowhere
-    assert "the policy of its partition resizes no job" not in resized
-    assert "the policy of its partition forms no groups" not in grouped
+        words = site.ctl("explain", "1")
+        assert [f"the policy {words_of}" in words for words_of in (resizes_none, forms_none)] == told, own

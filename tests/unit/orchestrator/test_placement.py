@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,8 +77,10 @@ def test_where_a_job_is_placed(
     assert place(gpus, machines, *busy.split(), **rest) == (at(expected) or None)
 
 
-def test_nodes_may_be_ruled_out() -> None:
+def test_nodes_may_be_ruled_out_and_placements_read_as_they_are_written() -> None:
     assert consolidated(Ledger(part(nodes(2))), a_job("j", 8), lambda i: i != 0) == at("n2:0-7")
+    for text in ("n1:0", "n1:0,3", "n1:0-7 n2:1-2,5"):
+        assert show_placement(at(text)) == text
 
 
 OUT = GpuOut("n1", 2, 50.0, "Xid 79, fallen off the bus", "xid", 79, "gpu", "reboot", ends_jobs=True)
@@ -108,19 +110,13 @@ def test_what_can_never_run_and_what_cannot_at_present(
     assert (Feasibility(here).bar(job), Feasibility(here, up_only=True).bar(job)) == (bar, at_present)
 
 
-@pytest.mark.parametrize("text", ["n1:0", "n1:0,3", "n1:0-7 n2:1-2,5"])
-def test_placements_read_as_they_are_written(text: str) -> None:
-    assert show_placement(at(text)) == text
-
-
 def test_the_emptiest_node_gives_as_many_gpus_as_its_cpus_and_memory_allow() -> None:
     machines = (Node("n1", 4, cpus=4), Node("n2", 3, mem_mib=64), Node("n3", 2))
     ledger = Ledger(part(machines, (), [runs("r", "n3:0")]))
-    assert emptiest(ledger, a_job("plain", 6), 6) == at("n1:0-3 n2:0-1")
-    assert emptiest(ledger, a_job("cpus", 6, cpus=12), 6) == at("n1:0-1 n2:0-2 n3:1"), "two CPUs a GPU"
-    assert emptiest(ledger, a_job("memory", 6, mem_mib=180), 6) == at("n1:0-3 n2:0-1")
-    assert emptiest(ledger, a_job("memory", 6, mem_mib=240), 6) == at("n1:0-3 n2:0 n3:1"), "40 MiB a GPU"
-    assert emptiest(ledger, a_job("memory", 6, mem_mib=390), 6) is None
+    assert emptiest(ledger, a_job("j", 6), 6) == at("n1:0-3 n2:0-1")
+    assert emptiest(ledger, a_job("j", 6, cpus=12), 6) == at("n1:0-1 n2:0-2 n3:1"), "two CPUs a GPU"
+    for mem_mib, where in ((180, "n1:0-3 n2:0-1"), (240, "n1:0-3 n2:0 n3:1"), (390, "")):  # 30, 40 and 65 MiB a GPU
+        assert emptiest(ledger, a_job("j", 6, mem_mib=mem_mib), 6) == (at(where) or None)
     assert emptiest(ledger, a_job("wide", 9), 9) is None
 
 
@@ -133,31 +129,28 @@ def tree(*leaves: int, per_spine: int = 2, gpus: int = 4) -> list[Node]:
     return made
 
 
-def in_racks(nodes: list[Node], gpus: int, busy: str = "", **job: object) -> set[str]:
-    held = [runs(name, f"{name}:0-3") for name in busy.split()]
-    found = consolidated(Ledger(part(nodes, (), held)), a_job("j", gpus, **job))
+def in_racks(nodes: list[Node], gpus: int, busy: str = "", **job: int) -> set[str]:
+    found = place(gpus, tuple(nodes), *(f"{name}:0-3" for name in busy.split()), **job)
     return {one.node for one in found or ()}
 
 
-def test_the_smallest_switch_with_room_is_taken() -> None:
-    nodes = tree(3, 2, 4)
-    assert in_racks(nodes, 8) == {"n3", "n4"}  # the leaf of two, although n0 comes first
-    assert in_racks(nodes, 12) == {"n0", "n1", "n2"}
-    assert in_racks(nodes, 16) == {"n5", "n6", "n7", "n8"}
-    assert in_racks(nodes, 8, "n3") == {"n0", "n1"}
-    assert in_racks(nodes, 12, "n0 n5") == {"n6", "n7", "n8"}
+RACKS = tree(3, 2, 4)
 
 
-def test_beyond_one_leaf_the_lowest_common_switch_and_few_leaves_are_taken() -> None:
-    nodes = tree(3, 2, 4)
-    assert in_racks(nodes, 20) == {"n0", "n1", "n2", "n3", "n4"}  # all of spine 0
-    assert in_racks(tree(2, 2, 2, 2), 16, "n0") == {"n4", "n5", "n6", "n7"}
-    assert in_racks(nodes, 6, min_nodes=3) == {"n0", "n1", "n2"}
-    assert in_racks(nodes, 10) == {"n0", "n1", "n2"}  # two whole nodes, and the rest below the same switch
-
-
-def test_a_job_of_one_node_has_nothing_to_do_with_switches() -> None:
-    assert in_racks(tree(1, 1), 3) == {"n0"}
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "busy", "least", "taken"),
+    [
+        # the smallest switch with room: the leaf of two, although n0 comes first
+        (RACKS, 8, "", 1, "34"), (RACKS, 12, "", 1, "012"), (RACKS, 16, "", 1, "5678"), (RACKS, 8, "n3", 1, "01"),
+        (RACKS, 12, "n0 n5", 1, "678"), (RACKS, 6, "", 3, "012"),
+        # beyond one leaf the lowest common switch and few leaves: all of spine 0, two leaves below another, two whole
+        # nodes and the rest below the same switch; a job of one node has nothing to do with switches
+        (RACKS, 20, "", 1, "01234"), (tree(2, 2, 2, 2), 16, "n0", 1, "4567"), (RACKS, 10, "", 1, "012"),
+        (tree(1, 1), 3, "", 1, "0"),
+    ],
+)  # fmt: skip
+def test_the_smallest_switch_with_room_is_taken(nodes: Any, gpus: int, busy: str, least: int, taken: str) -> None:
+    assert in_racks(nodes, gpus, busy, min_nodes=least) == {f"n{i}" for i in taken}
 
 
 def test_switches_that_its_user_asked_for_are_waited_for_so_long_and_told() -> None:
@@ -183,26 +176,21 @@ def test_every_order_tells_below_how_many_switches_a_job_starts_and_takes_nodes_
 
 @tried(60)
 def test_no_choice_of_nodes_stands_below_a_smaller_switch(rng: random.Random) -> None:
-    nodes = tree(*(rng.randint(1, 3) for _ in range(rng.randint(1, 4))))
-    busy = [node.name for node in nodes if rng.random() < 0.3]
-    count = rng.randint(2, 4)
-    found = in_racks(nodes, 4 * count, " ".join(busy))
-    by_name = {node.name: node for node in nodes}
-    free = [node.name for node in nodes if node.name not in busy]
+    nodes = {node.name: node for node in tree(*(rng.randint(1, 3) for _ in range(rng.randint(1, 4))))}
+    busy, count = [name for name in nodes if rng.random() < 0.3], rng.randint(2, 4)
+    found = in_racks([*nodes.values()], 4 * count, " ".join(busy))
 
-    def level(names: tuple[str, ...]) -> int:
-        return next(at for at in range(3) if len({by_name[name].switches[at] for name in names}) == 1)
+    def level(names: Iterable[str]) -> int:
+        return next(at for at in range(3) if len({nodes[name].switches[at] for name in names}) == 1)
 
-    choices = [level(names) for names in itertools.combinations(free, count)]
+    choices = [level(names) for names in itertools.combinations(nodes.keys() - busy, count)]
     assert bool(found) == bool(choices)
-    if found:
-        assert level(tuple(found)) == min(choices)
+    assert not found or level(found) == min(choices)
 
 
 RESIZING = ("elastic", "pollux", "optimus-fitted", "optimus-drf")
 GROWING = tuple(name for name in RESIZING if name != "optimus-fitted")
 """Optimus first tries sizes by lot."""
-FIXED = ("elastic-fcfs", "elastic-ef")
 PERFECT = tuple(60.0 / g for g in range(1, 25))
 
 
@@ -223,38 +211,28 @@ def plan(name: str, partition: Partition, now_s: float = 60000.0, seed: int = 0)
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_a_job_for_one_node_grows_to_that_node_and_no_further(name: str) -> None:
-    entry = few(holds("a", "n1:0,1", seen=(1, 2, 4, 8)))
-    made = plan(name, part(nodes(2, 4), running=[entry]))
+def test_a_job_for_one_node_grows_to_that_node_and_no_further_and_the_rest_goes_to_others(name: str) -> None:
+    entry, other = (holds(job, where, seen=(1, 2, 4, 8)) for job, where in (("a", "n1:0,1"), ("b", "n2:0")))
+    made = plan(name, part(nodes(2, 4), running=[few(entry)]))
     assert decided(made, "a", Resize).placement == at("n1:0-3")
     assert gpus_given(plan(name, part(nodes(2, 4), running=[few(entry, 0)])), "a") == 8
-
-
-@pytest.mark.parametrize("name", GROWING)
-def test_what_it_cannot_have_goes_to_others(name: str) -> None:
-    entries = [few(holds("a", "n1:0", seen=(1, 2, 4, 8))), few(holds("b", "n2:0", seen=(1, 2, 4, 8)), 0)]
-    made = plan(name, part(nodes(2, 4), running=entries))
-    assert gpus_given(made, "a") + gpus_given(made, "b") == 8
+    both = plan(name, part(nodes(2, 4), running=[few(entry), few(other, 0)]))
+    assert gpus_given(both, "a") + gpus_given(both, "b") == 8
 
 
 @pytest.mark.parametrize("name", RESIZING)
-def test_on_more_nodes_than_it_may_have_now_it_comes_back_to_so_many(name: str) -> None:
+def test_on_more_nodes_or_with_more_gpus_than_it_may_have_now_it_comes_back_to_so_many(name: str) -> None:
     """Its user changed the comment while it ran."""
-    made = plan(name, part(nodes(2, 4), running=[few(holds("a", "n1:0,1 n2:0,1", seen=(1, 2, 4)))]))
+    spread, wide = (holds("a", where, seen=(1, 2, 4)) for where in ("n1:0,1 n2:0,1", "n1:0-3"))
+    made = plan(name, part(nodes(2, 4), running=[few(spread)]))
     assert len(decided(made, "a", Resize).placement) == 1
+    assert gpus_given(plan(name, part(nodes(2, 4), running=[few(wide, 2, max_gpus=2)])), "a") <= 2
 
 
-@pytest.mark.parametrize("name", RESIZING)
-def test_with_more_gpus_than_it_may_have_now_it_gives_them_back(name: str) -> None:
-    entry = few(holds("a", "n1:0-3", seen=(1, 2, 4)), most=2, max_gpus=2)
-    assert gpus_given(plan(name, part(nodes(2, 4), running=[entry])), "a") <= 2
-
-
-@pytest.mark.parametrize("name", ["elastic", *FIXED])
+@pytest.mark.parametrize("name", ["elastic", "elastic-fcfs", "elastic-ef"])
 def test_a_new_job_for_one_node_starts_on_one_or_waits(name: str) -> None:
-    asks = few(waits("a", 2, elastic=Elastic(8, 2)))
-    scattered = [runs("x", "n1:0-2"), runs("y", "n2:0-2")]
-    assert isinstance(plan(name, part(nodes(2, 4), [asks], scattered)).decisions["a"], Hold)
+    asks, scattered = few(waits("a", 2, elastic=Elastic(8, 2))), [runs("x", "n1:0-2"), runs("y", "n2:0-2")]
+    decided(plan(name, part(nodes(2, 4), [asks], scattered)), "a", Hold)
     (_,) = decided(plan(name, part(nodes(2, 4), [asks], scattered[:1])), "a", Start).placement
 
 
@@ -283,8 +261,7 @@ def test_limits_by_nodes() -> None:
     assert limits.on_nodes([4, 8, 4]).max_gpus == 12
     assert limits.on_nodes([16, 8, 4]) is limits
     assert replace(limits, min_gpus=6).on_nodes([2, 1]).max_gpus == 6
-    assert limits.allows([4, 4])
-    assert not limits.allows([1, 1, 1])
+    assert [limits.allows(parts) for parts in ([4, 4], [1, 1, 1])] == [True, False]
     with pytest.raises(ValueError, match="limits must be at least 1"):
         Elastic(4, max_nodes=0)
 
@@ -292,20 +269,11 @@ def test_limits_by_nodes() -> None:
 @pytest.mark.parametrize(
     ("gpus", "min_nodes", "per_node", "wanted"),
     [
-        (2, 2, 4, ((1, 2),)),
-        (3, 2, 4, ((2, 1), (1, 1))),
-        (8, 2, 8, ((4, 2),)),
-        (12, 2, 4, ((4, 3),)),
-        (2, 3, 4, ((1, 2),)),
-        (1, 1, 4, ((1, 1),)),
-        (6, 1, 4, ((4, 1), (2, 1))),
-        (8, 1, 4, ((4, 2),)),
-        (0, 1, 4, ()),
+        (2, 2, 4, ((1, 2),)), (3, 2, 4, ((2, 1), (1, 1))), (8, 2, 8, ((4, 2),)), (12, 2, 4, ((4, 3),)),
+        (2, 3, 4, ((1, 2),)), (1, 1, 4, ((1, 1),)), (6, 1, 4, ((4, 1), (2, 1))), (8, 1, 4, ((4, 2),)), (0, 1, 4, ()),
     ],
-)
-def test_gpus_are_spread_over_the_nodes_asked_for(
-    gpus: int, min_nodes: int, per_node: int, wanted: tuple[tuple[int, int], ...]
-) -> None:
+)  # fmt: skip
+def test_gpus_are_spread_over_the_nodes_asked_for(gpus: int, min_nodes: int, per_node: int, wanted: Any) -> None:
     assert gpus_by_node(a_job("j", gpus, min_nodes=min_nodes), per_node) == wanted
 
 
@@ -320,8 +288,7 @@ WHAT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", WHAT)
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_all_wait_by_every_policy(name: str, how: str) -> None:
-    scene = snap(100.0, part((), [ONE, TWO, WIDE]))
-    made = policy(name, **WHAT[how]).plan(scene).partitions["vc"]
+    made = decide(name, snap(100.0, part((), [ONE, TWO, WIDE])), **WHAT[how])
     assert {job: type(decision) for job, decision in made.decisions.items()} == dict.fromkeys("123", Hold)
 
 
@@ -330,21 +297,16 @@ def test_all_wait_by_every_policy(name: str, how: str) -> None:
 @pytest.mark.parametrize("mode", ["off", "quota", "borrow"])
 def test_all_wait_under_live_defaults_in_a_pool_or_without(gain: float, quotas: dict[str, int], mode: str) -> None:
     rules = with_defaults(settings(lending={"mode": mode}), LIVE_DEFAULTS, frozenset())
-    room = replace(part((), [ONE, TWO, WIDE]), quotas=quotas)
-    scene = replace(snap(100.0, room), trust={"": Unranked("", 50, gain, 0.3)})
+    scene = replace(snap(100.0, part((), [ONE, TWO, WIDE], quotas=quotas)), trust={"": Unranked("", 50, gain, 0.3)})
     made = make_policy("lucid", rules, FixedPredictor()).plan(scene).partitions["vc"]
     assert {job: type(decision) for job, decision in made.decisions.items()} == dict.fromkeys("123", Hold)
 
 
-def test_when_a_job_on_it_ends_there_is_one_gpu_less() -> None:
+def test_when_a_job_ends_on_a_node_with_a_bad_gpu_there_is_one_less_and_the_reason_names_it() -> None:
     held = runs("r", "n1:0-3")
-    ledger = Ledger(part([BAD], (), [held]))
-    line = Timeline(ledger, 0.0, [(100.0, held.job, held.placement)])
+    line = Timeline(Ledger(part([BAD], (), [held])), 0.0, [(100.0, held.job, held.placement)])
     assert line.find(waits("a", 3).job, 50.0).start_s == 100.0
     assert line.find(waits("a", 4).job, 50.0) is None
-
-
-def test_the_reason_names_it() -> None:
     assert Ledger(part([BAD])).gpus_out() == GpusOut(1, "n1", 2, 50.0, OUT.words)
     assert Ledger(part([Node("n1", 4)])).gpus_out() is None
 

@@ -9,9 +9,8 @@ import pytest
 
 from lucid.config.load import Settings, settings_from
 from lucid.config.policy import LIVE_DEFAULTS, with_defaults
-from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Plan, Start, decision_to_dict
+from lucid.core.decision import EndProfiling, Hold, Keep, PartitionPlan, Plan, Start, decision_to_dict
 from lucid.core.job import Pending, Running, Stage
-from lucid.core.node import Node
 from lucid.core.ports import Capability
 from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import (
@@ -42,16 +41,11 @@ LAYOUT = {"vc": nodes(1, 8)}
 
 
 def stage(
-    pending: list[Pending] | None = None,
-    running: list[Running] | None = None,
-    now_s: float = 0.0,
-    machines: tuple[Node, ...] = nodes(2, 8),
-    home: int = 0,
-    arrivals: ArrivalForecast | None = None,
-    **profiling: object,
+    pending: Any = (), running: Any = (), now_s: float = 0.0, machines: Any = None, home: int = 0, **rest: Any
 ) -> PartitionPlan:
-    room = part(machines, pending or (), running or (), name=PROFILING, profiling=True)
-    return plan_profiling(room, now_s, settings(profiling=profiling).profiling, {"vc": home}, arrivals=arrivals)
+    arrivals = rest.pop("arrivals", None)
+    room = part(machines or nodes(2, 8), pending, running, name=PROFILING, profiling=True)
+    return plan_profiling(room, now_s, settings(profiling=rest).profiling, {"vc": home}, arrivals=arrivals)
 
 
 def profiling_run(name: str, where: str = "n1:0", **job: object) -> Running:
@@ -59,54 +53,42 @@ def profiling_run(name: str, where: str = "n1:0", **job: object) -> Running:
 
 
 @pytest.mark.parametrize(
-    ("job", "rules", "profiled"),
+    ("job", "rules"),
     [
-        ({"gpus": 8}, {"n_prof": 8}, True),
-        ({"gpus": 9}, {"n_prof": 8}, False),
-        ({}, {"n_prof": 0}, False),
-        ({"requeueable": False}, {}, False),
-        ({"gpus": 2, "min_nodes": 2}, {}, False),
-        ({}, {"enabled": False}, False),
-        ({"restart_asked": True}, {"restarts": "asked"}, False),
-        ({"restart_asked": True}, {"restarts": "never"}, False),
+        ({"gpus": 9}, {"n_prof": 8}), ({}, {"n_prof": 0}), ({"requeueable": False}, {}),
+        ({"gpus": 2, "min_nodes": 2}, {}), ({}, {"enabled": False}),
+        ({"restart_asked": True}, {"restarts": "asked"}), ({"restart_asked": True}, {"restarts": "never"}),
     ],
-)
-def test_L2_who_goes_through_profiling(job: dict[str, Any], rules: dict[str, Any], profiled: bool) -> None:
-    assert goes_through_profiling(a_job("j", **job), settings(profiling=rules).profiling) == profiled
+)  # fmt: skip
+def test_L2_who_goes_through_profiling(job: dict[str, Any], rules: dict[str, Any]) -> None:
+    assert goes_through_profiling(a_job("j", gpus=8), settings(profiling={"n_prof": 8}).profiling)
+    assert not goes_through_profiling(a_job("j", **job), settings(profiling=rules).profiling)
 
 
-@pytest.mark.parametrize(("now_s", "ends"), [(79.9, False), (80.0, True), (200.0, True)])
-def test_L2_a_profiling_run_ends_at_t_prof(now_s: float, ends: bool) -> None:
-    plan = stage(running=[profiling_run("j")], now_s=now_s, t_prof_s=80.0)
-    assert bool(plan.actions) == ends
-    if ends:
-        assert reason(plan.decisions["j"], ProfileTime) == ProfileTime(now_s, 80.0)
-    else:
-        assert plan.wake_s == 80.0
+def test_L2_L7_a_profiling_run_ends_at_t_prof_which_a_long_cold_start_lengthens() -> None:
+    rules = settings(profiling={"t_prof_s": 80.0}).profiling
+    for cold, ends_s in ((False, 80.0), (True, 240.0)):
+        assert t_prof_s(a_job("j", long_cold_start=cold), rules) == ends_s
+        entry = profiling_run("j", long_cold_start=cold)
+        early = stage(running=[entry], now_s=ends_s - 0.1, t_prof_s=80.0)
+        assert (early.actions, early.wake_s) == ((), ends_s)
+        for now_s in (ends_s, 300.0):
+            ended = stage(running=[entry], now_s=now_s, t_prof_s=80.0).decisions["j"]
+            assert reason(ended, ProfileTime, EndProfiling) == ProfileTime(now_s, ends_s)
 
 
-def test_L4_fewest_gpus_first_then_first_come() -> None:
+def test_L4_fewest_gpus_first_then_first_come_exclusively_and_on_the_tightest_node() -> None:
     jobs = [waits("four", 4), waits("one", 1), waits("two", 2), waits("uno", 1, 5.0)]
     assert [a.job_id for a in stage(jobs).actions] == ["one", "uno", "two", "four"]
-
-
-def test_L4_a_larger_job_waits_behind_a_smaller_one() -> None:
-    plan = stage([waits("b", 8), waits("a", 2)], [profiling_run("r", "n1:0-6")], machines=nodes(1, 8))
-    assert isinstance(plan.decisions["a"], Hold)
-    assert isinstance(plan.decisions["b"], Hold)
-
-
-def test_L4_profiling_is_exclusive_and_on_the_tightest_node() -> None:
-    plan = stage([waits("j", 2, profile=LIGHT)], [profiling_run("r", "n2:0-3")])
-    decision = decided(plan, "j", Start)
-    assert (decision.placement, decision.beside) == (at("n2:4-5"), None)
+    full = stage([waits("b", 8), waits("a", 2)], [profiling_run("r", "n1:0-6")], machines=nodes(1, 8))
+    assert [type(full.decisions[job]) for job in "ab"] == [Hold, Hold], "a larger job waits behind a smaller one"
+    alone = decided(stage([waits("j", 2, profile=LIGHT)], [profiling_run("r", "n2:0-3")]), "j", Start)
+    assert (alone.placement, alone.beside) == (at("n2:4-5"), None)
 
 
 def test_profiling_keeps_within_cpus_and_host_memory() -> None:
-    machines = nodes(1, 8, cpus=8)
-    plan = stage([waits("a", cpus=6), waits("b", cpus=6), waits("c", cpus=9)], machines=machines)
-    kinds = {job_id: type(d) for job_id, d in plan.decisions.items()}
-    assert kinds == {"a": Start, "b": Hold, "c": EndProfiling}
+    plan = stage([waits("a", cpus=6), waits("b", cpus=6), waits("c", cpus=9)], machines=nodes(1, 8, cpus=8))
+    assert [type(plan.decisions[job]) for job in "abc"] == [Start, Hold, EndProfiling]
 
 
 def test_gpus_that_are_given_up_are_given_out_in_the_same_plan() -> None:
@@ -121,23 +103,14 @@ def test_L6_a_job_that_ends_within_t_prof_leaves_the_system() -> None:
     assert [a.partition for _, a in tape.actions("debug")] == [PROFILING]
 
 
-def test_L7_a_long_cold_start_lengthens_t_prof() -> None:
-    rules = settings(profiling={"t_prof_s": 80.0}).profiling
-    assert t_prof_s(a_job("j"), rules) == 80.0
-    assert t_prof_s(a_job("j", long_cold_start=True), rules) == 240.0
-    plan = stage(running=[profiling_run("j", long_cold_start=True)], now_s=100.0, t_prof_s=80.0)
-    assert (plan.actions, plan.wake_s) == ((), 240.0)
+def test_a_job_that_waited_too_long_goes_home_unprofiled() -> None:
+    def after(waited_s: float) -> PartitionPlan:
+        full = [runs("r", "n1:0-7", waited_s, stage=Stage.PROFILE)]
+        return stage([waits("j")], full, now_s=waited_s, machines=nodes(1, 8), max_wait_s=600.0)
 
-
-@pytest.mark.parametrize(("waited_s", "released"), [(599.0, False), (600.0, True)])
-def test_a_job_that_waited_too_long_goes_home_unprofiled(waited_s: float, released: bool) -> None:
-    full = [runs("r", "n1:0-7", waited_s, stage=Stage.PROFILE)]
-    plan = stage([waits("j", 1, 0.0)], full, now_s=waited_s, machines=nodes(1, 8), max_wait_s=600.0)
-    assert isinstance(plan.decisions["j"], EndProfiling) == released
-    if released:
-        assert reason(plan.decisions["j"], WaitedForProfiling).waited_s == 600.0
-    else:
-        assert plan.wake_s == 600.0
+    assert after(599.0).wake_s == 600.0
+    decided(after(599.0), "j", Hold)
+    assert reason(after(600.0).decisions["j"], WaitedForProfiling, EndProfiling).waited_s == 600.0
 
 
 @pytest.mark.parametrize(
@@ -214,17 +187,11 @@ def test_L5_n_prof_falls_with_the_forecast_and_who_is_above_it_goes_home_while_t
 
 
 def test_profiling_wakes_no_node_unless_a_setting_says_so() -> None:
-    asleep = replace(nodes(1, 4)[0], boot_s=240.0)
-    boots = replace(asleep, boots_since_s=0.0)
-
-    def made(node: Node, **rules: bool) -> Decision:
-        room = part((node,), [waits("a")], name=PROFILING)
-        return plan_profiling(room, 10.0, settings(profiling=rules).profiling, {}).decisions["a"]
-
-    assert isinstance(made(asleep), EndProfiling)
-    assert kinds(made(asleep)) == ["ProfilingFits", "NodesOut"]
-    assert isinstance(made(asleep, wake_nodes=True), Start)
-    assert isinstance(made(boots), Start), "it boots already"
+    asleep = nodes(1, 4, boot_s=240.0)
+    stays = stage([waits("a")], machines=asleep, now_s=10.0).decisions["a"]
+    assert (type(stays), kinds(stays)) == (EndProfiling, ["ProfilingFits", "NodesOut"])
+    decided(stage([waits("a")], machines=asleep, now_s=10.0, wake_nodes=True), "a", Start)
+    decided(stage([waits("a")], machines=nodes(1, 4, boot_s=240.0, boots_since_s=0.0), now_s=10.0), "a", Start)
 
 
 def test_nobody_waits_for_profiling_nodes_that_are_none_of_lucids_to_give() -> None:
@@ -232,8 +199,8 @@ def test_nobody_waits_for_profiling_nodes_that_are_none_of_lucids_to_give() -> N
     theirs = [runs(name, where, job={"vc": PROFILING}) for name, where in (("x", "n1:0-7"), ("y", "n2:0-7"))]
     full = stage([waits("j", 2)], theirs).decisions["j"]
     assert reason(full, ProfilingTaken, EndProfiling) == ProfilingTaken(16)
-    assert isinstance(stage([waits("j", 2)], theirs[:1]).decisions["j"], Start), "other nodes are free"
-    assert isinstance(stage([waits("j", 2)], BUSY).decisions["j"], Hold), "measuring runs end soon"
+    decided(stage([waits("j", 2)], theirs[:1]), "j", Start)
+    decided(stage([waits("j", 2)], BUSY), "j", Hold)  # measuring runs end soon
 
 
 @pytest.mark.parametrize(("in_turn", "first"), [(False, ["a0", "a1"]), (True, ["a0", "b"])])
@@ -246,13 +213,12 @@ def test_where_users_take_turns_many_programs_of_one_do_not_hold_up_anothers(in_
     assert [action.job_id for action in plan.actions] == first[in_turn:][:1]
 
 
-@pytest.mark.parametrize("home_if_room", [False, True])
-def test_who_cannot_be_profiled_at_once_goes_home_where_there_is_room(home_if_room: bool) -> None:
+def test_who_cannot_be_profiled_at_once_goes_home_where_there_is_room() -> None:
     room = part(nodes(1, 8), [waits("j", 2), waits("k", 2)], BUSY[:1], name=PROFILING, profiling=True)
-    rules = settings(profiling={"home_if_room": home_if_room}).profiling
-    plan = plan_profiling(room, 0.0, rules, {}, lambda job, _spare: HomeHasRoom("vc", 2, job.id == "j"))
-    assert isinstance(plan.decisions["j"], EndProfiling if home_if_room else Hold)
-    assert isinstance(plan.decisions["k"], Hold)
+    for goes in (False, True):
+        rules = settings(profiling={"home_if_room": goes}).profiling
+        plan = plan_profiling(room, 0.0, rules, {}, lambda job, _spare: HomeHasRoom("vc", 2, job.id == "j"))
+        assert [type(plan.decisions[job]) for job in "jk"] == [EndProfiling if goes else Hold, Hold]
 
 
 def test_a_programs_wait_for_profiling_is_bounded_by_room_at_home_under_a_flood() -> None:
@@ -265,13 +231,13 @@ def test_a_programs_wait_for_profiling_is_bounded_by_room_at_home_under_a_flood(
         assert (tape.actions("bob")[0][0] <= 161.0) is fair
 
 
-@pytest.mark.parametrize(("held", "home"), [("n6:0-2", True), ("n6:0-3", False)])
-def test_a_job_is_measured_at_home_where_a_quarter_of_the_vc_stays_idle(held: str, home: bool) -> None:
+def test_a_job_is_measured_at_home_where_a_quarter_of_the_vc_stays_idle() -> None:
     """A VC of 32 GPUs, of which 9 or 8 are idle: 8 or 7 would be left."""
-    running = [*(runs(f"r{i}", f"n{i}:0-3") for i in range(1, 6)), runs("r6", held)]
-    prof = part(nodes(1, 4, prefix="p"), [waits("j", 1)], name="prof", profiling=True)
-    plan = policy("lucid", FixedPredictor()).plan(snap(0.0, part(nodes(8, 4), (), running), prof))
-    assert isinstance(plan.partitions["prof"].decisions["j"], EndProfiling if home else Start)
+    for held, decision in (("n6:0-2", EndProfiling), ("n6:0-3", Start)):
+        running = [*(runs(f"r{i}", f"n{i}:0-3") for i in range(1, 6)), runs("r6", held)]
+        prof = part(nodes(1, 4, prefix="p"), [waits("j", 1)], name="prof", profiling=True)
+        plan = policy("lucid").plan(snap(0.0, part(nodes(8, 4), (), running), prof))
+        decided(plan.partitions["prof"], "j", decision)
 
 
 # -- measured in place, and started over by nobody who did not ask for it -------------------------------------------
@@ -279,17 +245,11 @@ def test_a_job_is_measured_at_home_where_a_quarter_of_the_vc_stays_idle(held: st
 SHAKY = replace(LIGHT, unstable=True)
 
 
-def scene(
-    pending: list[Pending],
-    running: list[Running] | None = None,
-    lent: list[Running] | None = None,
-    now_s: float = 0.0,
-    **predictions: float,
-) -> Snapshot:
+def scene(pending: list[Pending], running: Any = (), lent: Any = (), now_s: float = 0.0, **known: float) -> Snapshot:
     """A VC of one GPU and a profiling node of two."""
-    home = part(nodes(1, 1), pending, running or ())
-    prof = part(nodes(1, 2, prefix="p"), (), lent or (), name=PROFILING, profiling=True)
-    return snap(now_s, home, prof, predictions={name: guess(value_s) for name, value_s in predictions.items()})
+    prof = part(nodes(1, 2, prefix="p"), (), lent, name=PROFILING, profiling=True)
+    predictions = {name: guess(value_s) for name, value_s in known.items()}
+    return snap(now_s, part(nodes(1, 1), pending, running), prof, predictions=predictions)
 
 
 def plan_of(snapshot: Snapshot, restarts: str = "asked", **profiling: object) -> Plan:
@@ -322,40 +282,31 @@ def test_who_finds_no_place_at_home_starts_on_a_profiling_node_the_shortest_firs
 
 
 @pytest.mark.parametrize(
-    ("entry", "why"),
+    ("entry", "watched", "rule", "why"),
     [
-        (waits("j", 3), "no profiling node holds it"),
-        (waits("j", shareable=False), "it may ask for what only its VC has"),
-        (waits("late"), "expected to take too long"),
+        (waits("j", 3), False, "asked", "no profiling node holds it"),
+        (waits("j", shareable=False), False, "asked", "it may ask for what only its VC has"),
+        (waits("late"), False, "asked", "expected to take too long"),
+        (waits("j"), True, "asked", "Lucid only watches: it would be refused in every cycle, before anybody else"),
+        (waits("j", profile=HEAVY), False, "allowed", "where restarts are allowed nothing overflows"),
     ],
 )
-def test_who_stays_at_home_all_the_same(entry: Pending, why: str) -> None:
-    assert not plan_of(scene([entry], [FULL], late=21601.0)).actions, why
+def test_who_stays_at_home_all_the_same(entry: Pending, watched: bool, rule: str, why: str) -> None:
+    seen = scene([entry], [FULL], late=21601.0)
+    rooms = {**seen.partitions, VC: replace(seen.partitions[VC], acting=not watched)}
+    assert not plan_of(replace(seen, partitions=rooms), rule).actions, why
 
 
-def test_profiling_nodes_take_in_nobody_from_where_lucid_only_watches() -> None:
-    snapshot = scene([waits("j")], [FULL])
-    watched = replace(snapshot.partitions[VC], acting=False)
-    made = plan_of(replace(snapshot, partitions={**snapshot.partitions, VC: watched}))
-    assert not made.actions, "it would be refused, in every cycle, before anybody else was asked"
-
-
-def test_where_restarts_are_allowed_nothing_overflows() -> None:
-    assert not plan_of(scene([waits("j", profile=HEAVY)], [FULL]), "allowed").actions
-
-
-@pytest.mark.parametrize(("asked", "ends"), [(False, Keep), (True, EndProfiling)])
-def test_after_t_prof_who_may_not_be_started_over_carries_on(asked: bool, ends: type) -> None:
-    entry = runs("j", "p1:0", stage=Stage.PROFILE, job={"restart_asked": asked})
-    assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0)).decision_of("j"), ends)
-    assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0), "never").decision_of("j"), Keep)
+def test_after_t_prof_who_may_not_be_started_over_carries_on() -> None:
+    for asked, rule, ends in ((False, "asked", Keep), (True, "asked", EndProfiling), (True, "never", Keep)):
+        entry = runs("j", "p1:0", stage=Stage.PROFILE, job={"restart_asked": asked})
+        assert isinstance(plan_of(scene([], lent=[entry], now_s=80.0), rule).decision_of("j"), ends)
 
 
 def test_a_job_that_came_home_from_a_profiling_node_is_not_lent_out_and_started_over_for_ever() -> None:
     trace = a_trace(by("large", gpus=2, duration_s=500.0, profile=LIGHT, restart_asked=True))
-    found, tape = replay(
-        "lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=nodes(1, 8, prefix="p"), profiling={"restarts": "asked"}
-    )
+    profiling_nodes, rules = nodes(1, 8, prefix="p"), {"restarts": "asked"}
+    found, tape = replay("lucid", trace, {VC: nodes(1, 1)}, profiling_nodes=profiling_nodes, profiling=rules)
     made = [type(action.decision) for _, action in tape.actions("large")]
     assert made == [Start, EndProfiling], "no node of its VC can hold it: Slurm would make it wait, too"
     assert found["large"].end_s < 0
@@ -389,24 +340,19 @@ def test_a_pair_that_cannot_be_parted_is_made_only_where_it_can_cost_little() ->
     assert isinstance(paired("asked", 0.87, {"restart_asked": True}), Start), "then it can be parted"
     assert reason(paired("asked", 0.95), PairHarm, Start)
     assert isinstance(paired("asked", 0.87, unparted_harm=0.5), Start)
-
-
-def test_a_pair_that_cannot_be_parted_is_not_taken_to_be_parted_in_time() -> None:
-    assert reason(paired("asked", 0.45, least_pair_speed=0.4), PairHarm, Hold).worst == pytest.approx(0.3)
+    late = reason(paired("asked", 0.45, least_pair_speed=0.4), PairHarm, Hold)
+    assert late.worst == pytest.approx(0.3), "it is not taken to be parted in time"
 
 
 def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:
     assert Settings().policy.profiling.restarts == "allowed", "as published"
-    assert live_profiling(Settings()).restarts == "asked"
     said = settings_from({"policy": {"profiling": {"restarts": "allowed"}}}, "t")
-    assert live_profiling(said).restarts == "allowed"
+    assert [live_profiling(one).restarts for one in (Settings(), said)] == ["asked", "allowed"]
     able = frozenset({Capability.SHARE, Capability.PROFILE})
     assert policy_settings(Settings(), able).profiling.restarts == "asked"
     assert with_defaults(said.policy, LIVE_DEFAULTS, said.given).profiling.restarts == "allowed"
-
-
-def test_a_reason_that_an_older_version_wrote_is_read() -> None:
-    assert Reason.from_json({"kind": "Requeueable", "requeueable": True, "holds": True}) == Requeueable(True)
+    older = {"kind": "Requeueable", "requeueable": True, "holds": True}
+    assert Reason.from_json(older) == Requeueable(True), "as a version wrote it that had no such rule"
 
 
 def test_like_jobs_foretell_the_largest_memory_and_a_margin_the_looser_the_likeness() -> None:
@@ -424,7 +370,6 @@ def test_like_jobs_foretell_the_largest_memory_and_a_margin_the_looser_the_liken
 def test_likeness_is_forgotten_in_time() -> None:
     like, small = LikeProfiles(keep_s=100.0), replace(LIGHT, gpu_mem_mib=1000.0)
     like.note("ada", "train-1", 1, LIGHT, 0.0)
-    assert like.profile_of("ada", "train-1", 1, 100.0) is not None
-    assert like.profile_of("ada", "train-1", 1, 100.5) is None
+    assert [bool(like.profile_of("ada", "train-1", 1, at_s)) for at_s in (100.0, 100.5)] == [True, False]
     like.note("ada", "train-1", 1, small, 200.0)
     assert like.profile_of("ada", "train-1", 1, 200.0) == small, "what is too old counts for nothing"

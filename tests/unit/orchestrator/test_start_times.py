@@ -24,11 +24,6 @@ from scenes.jobs import a_job, by
 from scenes.replays import a_trace
 
 
-def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:
-    """Waits that took ``factor`` times as long as planned, give or take."""
-    return deepcopy(_taught(factor, spread, count))
-
-
 @cache
 def _taught(factor: float, spread: float, count: int) -> StartTimes:
     rng, times, now_s = random.Random(1), StartTimes(), 0.0
@@ -40,21 +35,21 @@ def _taught(factor: float, spread: float, count: int) -> StartTimes:
     return times
 
 
+def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:
+    """Waits that took ``factor`` times as long as planned, give or take."""
+    return deepcopy(_taught(factor, spread, count))
+
+
 def test_a_range_is_round_where_starts_of_like_waits_came_true() -> None:
-    said = taught(3.0).range_of(Wait("vc", 1, 1000.0), 0.0)
-    assert said.early_s < 3000.0 < said.late_s
+    times, fresh = taught(3.0), StartTimes()
+    said, untaught = (one.range_of(Wait("vc", 1, 1000.0), 0.0) for one in (times, fresh))
+    assert said.early_s < 3000.0 < said.late_s < 8000.0
     assert 2000.0 < said.likely_s < 4000.0, "planned 1000 s are outside the range"
-    assert said.late_s < 8000.0
-    untaught = StartTimes().range_of(Wait("vc", 1, 1000.0), 0.0)
     assert untaught.late_s - untaught.early_s > said.late_s - said.early_s
     assert untaught.likely_s == 1000.0
-
-
-def test_waits_of_another_kind_say_nothing() -> None:
-    times, fresh = taught(3.0), StartTimes()
     for wait in (Wait("vc", 1, 1000.0, profiling=True), Wait("vc", 1, 1000.0, foreseen=False)):
         assert times.range_of(wait, 0.0).early_s >= fresh.range_of(wait, 0.0).early_s * 0.5
-        assert not times.knows(wait)
+        assert not times.knows(wait), "waits of another kind say nothing"
     assert times.knows(Wait("other", 8, 1.0))
 
 
@@ -70,22 +65,17 @@ def test_eight_starts_in_ten_fall_inside_whatever_the_error() -> None:
     assert 0.75 <= share <= 0.85
 
 
-def test_a_restart_loses_nothing() -> None:
-    times = taught(2.0)
+def test_a_restart_loses_nothing_and_what_is_remembered_is_bounded() -> None:
+    times, wait = taught(2.0), Wait("vc", 2, 900.0)
     times.waits("open", Wait("vc", 2, 50.0), 1e6)
     again = StartTimes.from_dict(json.loads(json.dumps(times.to_dict())))
-    wait = Wait("vc", 2, 900.0)
     assert again.range_of(wait, 2e6) == times.range_of(wait, 2e6)
     assert again.open.keys() == {"open"}
     assert again.started("open", 1e6 + 7.0) == times.started("open", 1e6 + 7.0)
-
-
-def test_what_is_remembered_is_bounded() -> None:
     times = taught(1.0, count=410)
     for number in range(410):
         times.waits(f"o{number}", Wait("vc", 1, 10.0), 0.0)
-    assert len(tuple(times.known)) == 400
-    assert len(times.open) == 400
+    assert (len(tuple(times.known)), len(times.open)) == (400, 400)
     assert len(json.dumps(times.to_dict())) < 300_000
 
 
@@ -95,28 +85,24 @@ def test_forecasts_leave_the_schedule_alone_and_hold() -> None:
     scenario = Scenario(replace(trace, jobs=trace.jobs[:250]), half)
     plain, watched = simulate(scenario, "lucid"), simulate(scenario, "lucid", forecasts="all")
     assert plain.start_forecast is None
-    assert [(o.job.id, o.start_s, o.end_s) for o in plain.outcomes] == [
-        (o.job.id, o.start_s, o.end_s) for o in watched.outcomes
-    ]
-    found = watched.start_forecast
-    assert found["jobs"] >= 250
-    assert 0.0 <= found["within_10min"] <= 1.0
-    assert found["waited"] > 20
-    assert 0.0 <= found["coverage_80"] <= 1.0
+    one, other = ([(o.job.id, o.start_s, o.end_s) for o in found.outcomes] for found in (plain, watched))
+    assert one == other
+    told = watched.start_forecast
+    assert (told["jobs"] >= 250, told["waited"] > 20) == (True, True)
+    assert all(0.0 <= told[share] <= 1.0 for share in ("within_10min", "coverage_80"))
 
 
 def test_a_wait_past_its_range_is_a_miss_before_its_job_starts() -> None:
     """Otherwise nothing is learned in a jam until it is over."""
-    times = taught(1.0, 0.5)
+    times, wait = taught(1.0, 0.5), Wait("vc", 1, 1000.0)
     for number in range(30):
-        times.waits(f"stuck{number}", Wait("vc", 1, 1000.0), 1e7)
+        times.waits(f"stuck{number}", wait, 1e7)
     fresh = StartTimes.from_dict(times.to_dict())
     for number in range(30):
         fresh.left(f"stuck{number}")
-        times.waits("late", Wait("vc", 1, 1000.0), 1e7 + 1e5)
+        times.waits("late", wait, 1e7 + 1e5)
         times.left(f"stuck{number}")
-    now, before = (one.range_of(Wait("vc", 1, 1000.0), 1e7 + 1e5) for one in (times, fresh))
-    assert now.late_s > before.late_s * 1.1
+    assert times.range_of(wait, 1e7 + 1e5).late_s > fresh.range_of(wait, 1e7 + 1e5).late_s * 1.1
 
 
 def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
@@ -133,8 +119,7 @@ def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
 def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
     jobs = [by(f"j{number:02}", 4, 3000.0, 2.0 * number) for number in range(12)]
     found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", forecasts="all").start_forecast
-    assert found["jobs"] == 12
-    assert found["waited"] == 10
+    assert (found["jobs"], found["waited"]) == (12, 10)
 
 
 FLOOR_S = 10.0
@@ -253,17 +238,12 @@ def taught_times(factor: float, count: int = 40) -> RunTimes:
     return times
 
 
-def test_without_jobs_that_ended_the_estimate_holds() -> None:
+def test_estimates_are_corrected_by_what_came_true_and_hold_where_nothing_did() -> None:
     job = a_job("a", 1)
     assert RunTimes().remaining_s(job, SAID, 300.0, 0.5) == 700.0
     assert taught_times(0.1, count=4).remaining_s(job, SAID, 0.0, 0.5) == 1000.0
-
-
-def test_estimates_are_corrected_by_what_came_true() -> None:
-    job = a_job("a", 1)
-    assert 90.0 < taught_times(0.1).remaining_s(job, SAID, 0.0, 0.5) < 110.0
-    assert 4900.0 < taught_times(5.0).remaining_s(job, SAID, 0.0, 0.5) < 5100.0
-    assert 3900.0 < taught_times(5.0).remaining_s(job, SAID, 1000.0, 0.5) < 4100.0
+    for factor, ran_s, left_s in ((0.1, 0.0, 100.0), (5.0, 0.0, 5000.0), (5.0, 1000.0, 4000.0)):
+        assert abs(taught_times(factor).remaining_s(job, SAID, ran_s, 0.5) - left_s) < left_s / 10
     assert taught_times(0.1).remaining_s(job, SAID, 500.0, 0.5) == 500.0, "no job ran so long: the estimate holds"
 
 
@@ -277,29 +257,22 @@ def test_a_users_own_jobs_count_for_more_and_a_time_limit_bounds_all() -> None:
 
 
 def test_of_many_jobs_some_end_early_and_each_keeps_its_share() -> None:
-    times = RunTimes()
+    times, jobs = RunTimes(), [a_job(f"j{number}", 1) for number in range(20)]
     for number in range(100):
         times.ended(f"u{number}", 10.0 * (number + 1), 1000.0)
-    jobs = [a_job(f"j{number}", 1) for number in range(20)]
     draws = Draws(times, {job.id: SAID for job in jobs})
-    first = [draws.remaining_s(job, 0.0) for job in jobs]
+    first, again = ([draws.remaining_s(job, 0.0) for job in jobs] for _ in range(2))
     assert 450.0 < first[0] < 550.0, "one job alone: the median"
-    assert min(first) < 100.0
-    assert max(first) > 900.0
-    assert first == [draws.remaining_s(job, 0.0) for job in jobs]
+    assert min(first) < 100.0 < 900.0 < max(first)
+    assert first == again
 
 
-def test_a_restart_loses_no_run_time() -> None:
-    times = taught_times(3.0)
+def test_a_restart_loses_no_run_time_and_those_that_are_remembered_are_bounded() -> None:
+    times, job = taught_times(3.0), a_job("a", 1, user="u")
     times.ended("u", 77.0, 1000.0)
     again = RunTimes.from_dict(json.loads(json.dumps(times.to_dict())))
     assert again.to_dict() == times.to_dict()
-    job = a_job("a", 1, user="u")
     assert abs(again.remaining_s(job, SAID, 0.0, 0.3) - times.remaining_s(job, SAID, 0.0, 0.3)) < 5.0
-
-
-def test_run_times_that_are_remembered_are_bounded() -> None:
-    times = RunTimes()
     for number in range(1000):
         times.ended(f"u{number}", 10.0, 10.0)
     kept = times.to_dict()

@@ -11,20 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Resize, Start
 from lucid.core.job import Elastic, Job, Pending, Progress, Running, Stage
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.timeline import End, Slot, Timeline
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.order.queue_order import factor_of, site_factors
 from lucid.orchestrator.policy import Policy
-from lucid.orchestrator.registry import make_policy
 from lucid.store.values import value_from_json, value_to_json
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, nodes, runs, waits
-from scenes.plans import FixedPredictor, guess, part, policy, snap
+from scenes.plans import decide, decided, guess, part, policy, snap
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
@@ -41,16 +39,11 @@ class World:
     def room(self, i: int, at_s: float) -> tuple[int, int, int]:
         """GPUs, CPUs and MiB that are free on a node at a time."""
         node = self.machines[i]
-        if not node.available:
+        uses = [(e.job, e.job.gpus) for end, e in self.held if end > at_s and e.placement[0].node == node.name]
+        closed = any(window.from_s <= at_s < window.end_s for window in node.windows)
+        if closed or (node.shut and uses) or not (node.available or node.shut):  # it opens once it is empty, too
             return 0, node.cpus, node.mem_mib
         gpus, cpus, mem = node.gpus, node.cpus - node.cpus_used, node.mem_mib - node.mem_used_mib
-        uses = [
-            (e.job, mask.bit_count())
-            for end, e in self.held
-            if end > at_s
-            for n, mask in e.placement
-            if n == node.name
-        ]
         uses += [(job, here) for s, u, job, parts in self.kept if s <= at_s < u for n, here in parts if n == i]
         for job, here in uses:
             gpus -= here
@@ -61,6 +54,7 @@ class World:
     def instants(self) -> list[float]:
         """When what is free may change."""
         later = {end for end, _ in self.held} | {t for s, u, _, _ in self.kept for t in (s, u)}
+        later |= {t for node in self.machines for window in node.windows for t in (window.from_s, window.end_s)}
         return [NOW_S, *sorted(t for t in later if t > NOW_S)]
 
     def fits(self, job: Job, i: int, here: int, at_s: float, limit_s: float) -> bool:
@@ -81,11 +75,8 @@ class World:
         for number, at_s in enumerate(times):
             chosen: list[tuple[int, int]] = []
             for here, count in gpus_by_node(job, per_node):
-                able = [
-                    i
-                    for i in range(len(self.machines))
-                    if i not in closed and i not in dict(chosen) and self.fits(job, i, here, at_s, limit_s)
-                ]
+                left = [i for i in range(len(self.machines)) if i not in closed and i not in dict(chosen)]
+                able = [i for i in left if self.fits(job, i, here, at_s, limit_s)]
                 if earliest:
                     since = dict.fromkeys(able, number)
                     for i in able:
@@ -103,19 +94,15 @@ class World:
 
 
 def a_world(rng: random.Random) -> World:
-    """A few nodes, some with host limits, some down, and jobs that run, of which some share GPUs."""
-    limited, pairs = rng.random() < 0.6, rng.random() < 0.4
-    machines = [
-        Node(
-            f"n{i}",
-            rng.choice([2, 4, 4]),
-            cpus=rng.choice([0, 8, 12]) if limited else 0,
-            mem_mib=rng.choice([0, 64]) if limited else 0,
-            available=rng.random() > 0.15,
-        )
-        for i in range(rng.randint(1, 4))
-    ]
-    held: list[tuple[float, Running]] = []
+    """A few nodes, some with host limits, some down or closed at times, and jobs that run, of which some share."""
+    limited, pairs, closing = rng.random() < 0.6, rng.random() < 0.4, rng.random() < 0.5
+    machines, held = list[Node](), list[tuple[float, Running]]()
+    for i in range(rng.randint(1, 4)):
+        host = {"cpus": rng.choice([0, 8, 12]), "mem_mib": rng.choice([0, 64])} if limited else {}
+        begins = rng.sample([-5.0, 3.0, 15.0, 40.0, 60.0], rng.choice([0, 1, 2])) if closing else []
+        windows = tuple(Window(NOW_S + at_s, NOW_S + at_s + rng.choice([4, 12, 30, 200]), "w") for at_s in begins)
+        up = rng.random() > 0.15
+        machines.append(Node(f"n{i}", rng.choice([2, 4, 4]), available=up, windows=windows, **host).at(NOW_S))
     for node in machines:
         first = rng.choice([0, 0, 1])
         while first < node.gpus and rng.random() < 0.7:
@@ -142,19 +129,13 @@ def check_short_answers(timeline: Timeline, job: Job, limit_s: float, slot: Slot
 def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -> None:
     world = a_world(rng)
     ends: list[End] = [(end, e.job, e.placement) for end, e in world.held]
-    timeline = Timeline(Ledger(part(world.machines, running=[e for _, e in world.held])), NOW_S, ends)
-    latest = {
-        e.placement: (max(end for end, o in world.held if o.placement == e.placement), e) for _, e in world.held
-    }
+    timeline = Timeline(Ledger(part(world.machines, running=[e for _, e in world.held]), NOW_S), NOW_S, ends)
+    latest = {entry.placement: (end, entry) for end, entry in sorted(world.held, key=lambda one: one[0])}
     world.held = list(latest.values())  # a pair's GPUs come free when the later of the two ends
     for number in range(5):
-        job = a_job(
-            f"w{number}",
-            rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 9]),
-            cpus=rng.choice([0, 0, 3, 6]),
-            mem_mib=rng.choice([0, 0, 20, 64]),
-            min_nodes=rng.choice([1, 1, 2, 3]),
-        )
+        host = {"cpus": rng.choice([0, 0, 3, 6]), "mem_mib": rng.choice([0, 0, 20, 64])}
+        gpus, min_nodes = rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 9]), rng.choice([1, 1, 2, 3])
+        job = a_job(f"w{number}", gpus, min_nodes=min_nodes, **host)
         limit_s = rng.choice([0.0, 10.0, 15.0, 40.0, 1000.0])
         closed = {i for i in range(len(world.machines)) if rng.random() < 0.1}
         earliest = rng.random() < 0.3
@@ -172,8 +153,7 @@ EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus")}
 
 
 def by_name(name: str) -> Policy:
-    settings = settings_from({"policy": EVERY_60}, "a test").policy
-    return make_policy(name, settings, FixedPredictor())
+    return policy(name, **EVERY_60)
 
 
 def look(made: Policy, at_s: float, partition: Partition, before: PartitionPlan | None) -> PartitionPlan:
@@ -201,47 +181,39 @@ def test_a_round_that_has_passed_is_decided_at_the_next_look_and_once(name: str)
 
 
 def test_a_clock_that_was_set_back_does_not_stop_the_rounds() -> None:
-    made = by_name("pollux")
-    before = look(made, 5000.3, part(nodes(1, 4), [waits("a", 1)]), None)
-    again = look(made, 1000.3, part(nodes(1, 4), [waits("a", 1)]), before)
-    assert again.wake_s == 1020.0
-    assert isinstance(look(made, 1021.0, part(nodes(1, 4), [waits("a", 1)]), again).decisions["a"], Start)
+    made, before = by_name("pollux"), None
+    for at_s in (5000.3, 1000.3, 1021.0):
+        last, before = before, look(made, at_s, part(nodes(1, 4), [waits("a", 1)]), before)
+    assert last is not None
+    assert last.wake_s == 1020.0
+    decided(before, "a", Start)
 
 
 def test_a_start_that_had_to_wait_for_gpus_to_be_left_is_made_between_rounds() -> None:
     """An elastic job gives way to a rigid one, which a real cluster cannot start in the same moment."""
-    made = by_name("pollux")
+    made, r, x = by_name("pollux"), waits("r", 2), waits("x", 1)
     limits = Elastic(4, batch=64, init_batch=64, most_batch=256, atomic_min=8, atomic_max=256)
-    wide = replace(
-        runs("e", "n1:0-3", 100.0),
-        job=replace(waits("e", 1).job, elastic=limits),
-        progress=Progress(1.0, ((4, 10.0),)),
-    )
-    before = look(made, 6000.5, part(nodes(1, 4), [waits("r", 2)], [wide]), None)
-    decided = look(made, 6061.4, part(nodes(1, 4), [waits("r", 2)], [wide]), before)
-    start, resize = decided.decisions["r"], decided.decisions["e"]
-    assert isinstance(start, Start)
-    assert isinstance(resize, Resize)
+    wide = runs("e", "n1:0-3", 100.0, progress=Progress(1.0, ((4, 10.0),)))
+    wide = replace(wide, job=replace(wide.job, gpus=1, elastic=limits))
+    before = look(made, 6000.5, part(nodes(1, 4), [r], [wide]), None)
+    plan = look(made, 6061.4, part(nodes(1, 4), [r], [wide]), before)
+    start, resize = decided(plan, "r", Start), decided(plan, "e", Resize)
     # refused: the job has not left. At the next look it is shown on its new GPUs, and rigid
     gone = replace(wide, placement=resize.placement, job=replace(wide.job, gpus=2, elastic=None))
-    held = look(made, 6062.4, part(nodes(1, 4), [waits("r", 2), waits("x", 1)], [wide]), decided)
+    held = look(made, 6062.4, part(nodes(1, 4), [r, x], [wide]), plan)
     assert isinstance(held.decisions["r"], Hold), "not onto GPUs that are taken"
-    again = look(made, 6063.4, part(nodes(1, 4), [waits("r", 2), waits("x", 1)], [gone]), held)
+    again = look(made, 6063.4, part(nodes(1, 4), [r, x], [gone]), held)
     assert again.decisions["r"] == start
     assert isinstance(again.decisions["x"], Hold), "who came after the round waits for the next"
-    over = look(made, 6064.4, part(nodes(1, 4), [waits("x", 1)], [gone, runs("r", "n1:2-3", 6064.0)]), again)
-    assert not over.actions
+    assert not look(made, 6064.4, part(nodes(1, 4), [x], [gone, runs("r", "n1:2-3", 6064.0)]), again).actions
 
 
 @pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf"])
 def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
     """A search for each round of a day would take minutes, and resized jobs are not followed."""
-    made = by_name(name)
-    partition = part(nodes(1, 4), [waits("a", 1, elastic=Elastic(4))])
-    held = snap(1000.3, partition)
-    assert forecast(held, made.plan(held), made) == Forecast({}, pytest.approx(19.7))
-    due = snap(1020.0, partition)
-    assert forecast(due, made.plan(due), made) == Forecast({"a": 0.0}, 60.0)
+    made, partition = by_name(name), part(nodes(1, 4), [waits("a", 1, elastic=Elastic(4))])
+    for at_s, told in ((1000.3, Forecast({}, pytest.approx(19.7))), (1020.0, Forecast({"a": 0.0}, 60.0))):
+        assert forecast(snap(at_s, partition), made.plan(snap(at_s, partition)), made) == told
 
 
 BARE = {"profiling": {"enabled": False}}
@@ -332,16 +304,10 @@ def test_the_plan_in_force_comes_first_whatever_would_be_planned_now() -> None:
 def test_how_far_it_was_planned_ahead_is_told() -> None:
     room = part(nodes(1, 1), [waits("a"), waits("b"), waits("c")], [runs("r", "n1:0")])
     found = foreseen(snap(0.0, room), most_visits=5)
-    assert found.starts_s == {"a": 1000.0}
-    assert found.ahead_s == 2000.0
+    assert (found.starts_s, found.ahead_s) == ({"a": 1000.0}, 2000.0)
 
 
-@pytest.mark.parametrize(("position", "factor"), [(1, 1000), (2, 950), (3, 900), (4, 900), (5, 850), (2**30, 0)])
-def test_the_site_factor_falls_with_the_place_by_powers_of_two(position: int, factor: int) -> None:
-    assert factor_of(position) == factor
-
-
-def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
+def test_the_site_factor_falls_with_the_place_in_the_plan_by_powers_of_two() -> None:
+    assert [factor_of(position) for position in (1, 2, 3, 4, 5, 2**30)] == [1000, 950, 900, 900, 850, 0]
     room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
-    plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
-    assert site_factors(plan) == {"a": 1000, "b": 950, "c": 900}
+    assert site_factors(decide("fifo", snap(0.0, room))) == {"a": 1000, "b": 950, "c": 900}
