@@ -241,6 +241,7 @@ class PartitionPolicy(ABC):
         """By partition, what its last plan was made from."""
         self._last: tuple[Mapping[str, Partition], Plans] | None = None
         """What was planned last, and the plans."""
+        self._planned_s = -math.inf
         self._places: dict[str, int] = {}
         self._always: list[str] = []
         self._barred: dict[str, Partition] = {}
@@ -252,7 +253,10 @@ class PartitionPolicy(ABC):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
-        now_s, whole, known, parts = snapshot.now_s, snapshot.partitions, self._kept, dict[str, PartitionPlan]()
+        now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
+        if now_s < self._planned_s:  # the clock was set back: kept plans would outlast their time
+            self._kept, self._last = {}, None
+        self._planned_s, known = now_s, self._kept
         alone, last = self.plans_alone, self._last
         self._last = None  # a plan that raises leaves some not planned
         changed = changed_names(whole, None if last is None else last[0])
