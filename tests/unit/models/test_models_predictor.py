@@ -220,14 +220,10 @@ def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[
 
 TERMS = (
     Term("user median", "12 jobs", math.log(14400.0 + 10.0)),
-    *(
-        Term("user", "alice", -0.4),
-        Term("name", "train-resnet-#*", -0.2),
-        Term("same_request_recent", "-0.6931", -0.35),
-    ),
-    *(Term("same_name", "missing", 0.0001), Term("hour", "14.5", 0.08), Term("weekday", "4", 0.03)),
+    Term("user", "alice", -0.4), Term("name", "train-resnet-#*", -0.2), Term("same_request_recent", "-0.6931", -0.35),
+    Term("same_name", "missing", 0.0001), Term("hour", "14.5", 0.08), Term("weekday", "4", 0.03),
     Term("limit_s", "8.64e+04", math.log(5410.0 / 14410.0) + 0.05 + 0.4 + 0.2 + 0.35 - 0.0001 - 0.08 - 0.03),
-)
+)  # fmt: skip
 WHY = DurationTerms(-0.05, TERMS, math.log(5410.0), 10.0, 700.0, 30000.0)
 SPLITS = (Split("gmem_util", 12.0, True, 30.0), Split("gpu_util", 41.0, False, 25.0))
 TOLD = Prediction(5400.0, "learned: habit model × 1", 1, "share tree", duration_terms=WHY, share_splits=SPLITS)
