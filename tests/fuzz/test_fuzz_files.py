@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import Hostile, inputs, only_our_errors, short
+from hostile import inputs, only_our_errors, short
 
 from lucid.config.load import Settings, load_settings
 from lucid.config.section import Section, is_table, keys_of
@@ -53,15 +53,9 @@ def test_spool_folders(tmp_path: Path) -> None:
         for path in run.iterdir():
             path.unlink()
         name = draw.choice([segment.name, "²", "9" * 20, "-1", "1", "٣", "0" * 40])
-        made = draw.choice(
-            [
-                draw.garbled(whole),
-                draw.raw(300),
-                json.dumps(draw.mutated(json.loads(head))).encode() + b"\n" + records,
-                b"[" * 50_000 + b"\n",
-                b'{"gpus": ["a"], "base_s": 1e400}\n' + records,
-            ]
-        )
+        headed = [json.dumps(draw.mutated(json.loads(head))).encode(), b'{"gpus": ["a"], "base_s": 1e400}']
+        bodies = [draw.garbled(whole), draw.raw(300), b"[" * 50_000 + b"\n"]
+        made = draw.choice([*bodies, *(first + b"\n" + records for first in headed)])
         (run / f"{name}.seg").write_bytes(made)
         with only_our_errors("spool", made):
             assert all(0 <= sample.at_s < MOST for _, sample in read_run(run))
@@ -72,11 +66,8 @@ def test_summaries(tmp_path: Path) -> None:
     real = summary_to_dict(Summary("7", "n1", ("a",), 0.0, 30.0, 30, PROFILE))
     (tmp_path / "900001.json").write_text(json.dumps({**real, "job": "900001"}))
     for draw in inputs("summaries"):
-        content = (
-            draw.garbled(json.dumps(real).encode())
-            if draw.random() < 0.3
-            else json.dumps(draw.mutated(real)).encode()
-        )
+        whole = draw.random() < 0.3
+        content = draw.garbled(json.dumps(real).encode()) if whole else json.dumps(draw.mutated(real)).encode()
         (tmp_path / "7.json").write_bytes(content)
         source = ProfileFolder(tmp_path)
         with only_our_errors("summaries", content):
@@ -106,9 +97,8 @@ def test_heartbeat_pairs_and_holders(tmp_path: Path) -> None:
         with only_our_errors("pairs", given):
             PairMemoryFile(path)
         with only_our_errors("holder", given):
-            assert holder_is_dead(
-                f"{socket.gethostname()}:{draw.choice(['²', '9' * 30, '-1', '0', '99999999'])}:1"
-            ) in (True, False)
+            number = draw.choice(["²", "9" * 30, "-1", "0", "99999999"])
+            assert holder_is_dead(f"{socket.gethostname()}:{number}:1") in (True, False)
             switches_of({"mode.vc": draw.text(), "mode.": given.decode("latin-1")})
 
 
@@ -144,21 +134,10 @@ def test_rows_of_the_store(store: SqliteStore) -> None:
         table = draw.choice(list(ROWS))
         sql, real = ROWS[table]
         text = json.dumps(real)
-        given: Any = draw.choice(
-            [
-                json.dumps(draw.mutated(real)),
-                json.dumps(draw.mutated(real)),
-                draw.garbled(text.encode()),
-                draw.raw(),
-                "[" * 50_000,
-                5,
-                1e300,
-                draw.garbled(text.encode()).decode("latin-1"),
-                json.dumps(draw.value()),
-                "{}",
-                "null",
-            ]
-        )
+        garbled = draw.garbled(text.encode())
+        texts = [json.dumps(made) for made in (draw.mutated(real), draw.mutated(real), draw.value())]
+        texts += [garbled.decode("latin-1"), "[" * 50_000, "{}", "null"]
+        given: Any = draw.choice([*texts, garbled, draw.raw(), 5, 1e300])
         other.execute(sql, (given,))
         with only_our_errors(f"rows of {table}", given):
             assert store.notes()["900001"].as_written == NOTE.as_written
@@ -166,16 +145,10 @@ def test_rows_of_the_store(store: SqliteStore) -> None:
             json.dumps([to_json(note) for note in store.notes().values()], allow_nan=False)
             assert store.profiles()["900001"].profile == PROFILE
             assert "900001" in {ended.job.id for ended in store.ended()}
-            for read in (
-                store.settings,
-                store.lease,
-                store.decisions,
-                store.actions,
-                lambda: store.view("status"),
-                lambda: store.prediction("7"),
-                lambda: store.note("7"),
-            ):
+            for read in (store.settings, store.lease, store.decisions, store.actions):
                 read()
+            for read_of, key in ((store.view, "status"), (store.prediction, "7"), (store.note, "7")):
+                read_of(key)
     other.close()
 
 
@@ -198,6 +171,12 @@ every_h = 6.0
 """
 
 
+VALUES = (
+    "inf", "nan", "-inf", "1e999", "-1", "0", "9" * 5000, "[" * 3000, '"\\u0000"', '"²"', "true", "[[1]]",
+    "{ a = 1 }", '"' + "x" * 9000 + '"', "1979-05-27", str(10**30), "''", '"a\\nb"',
+)  # fmt: skip
+
+
 def keys_below(section: type[Section], path: str = "") -> list[tuple[str, str]]:
     found = []
     for name, kind in keys_of(section).items():
@@ -209,16 +188,10 @@ def test_lucid_toml(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
     keys = [(table, key) for table, key in keys_below(Settings) if table]
 
-    def made_up(draw: Hostile) -> bytes:
-        table, key = draw.choice(keys)
-        value = draw.choice([
-            "inf", "nan", "-inf", "1e999", "-1", "0", "9" * 5000, "[" * 3000, '"\\u0000"', '"²"', "true", "[[1]]",
-            "{ a = 1 }", '"' + "x" * 9000 + '"', "1979-05-27", str(10**30), "''", '"a\\nb"',
-        ])  # fmt: skip
-        return f"[{table}]\n{key} = {value}\n".encode()
-
     for draw in inputs("lucid.toml"):
-        given = made_up(draw) if draw.random() < 0.5 else draw.garbled(TOML.encode())
+        table, key = draw.choice(keys)
+        made_up = f"[{table}]\n{key} = {draw.choice(VALUES)}\n".encode()
+        given = made_up if draw.random() < 0.5 else draw.garbled(TOML.encode())
         path.write_bytes(given)
         told = str(path)
         try:

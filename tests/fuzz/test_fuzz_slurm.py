@@ -52,10 +52,7 @@ SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor"
 
 
 def records(file: str, key: str) -> list[Any]:
-    found = []
-    for path in sorted(ASSETS.glob(f"*/{file}")):
-        found += json.loads(path.read_text())[key]
-    return found
+    return [row for path in sorted(ASSETS.glob(f"*/{file}")) for row in json.loads(path.read_text())[key]]
 
 
 JOBS = records("jobs.json", "jobs")
@@ -92,17 +89,12 @@ def test_shares() -> None:
     for draw in inputs("shares"):
         bad = draw.mutated(SHARE)
         with only_our_errors("shares", bad):
-            assert ("ml", "bob") in fair_shares_from({"shares": {"shares": [bad, {**SHARE, "name": "bob"}]}}), short(
-                bad
-            )
+            assert ("ml", "bob") in fair_shares_from({"shares": {"shares": [bad, {**SHARE, "name": "bob"}]}})
 
 
 def test_whole_documents() -> None:
-    documents = [json.loads(path.read_text()) for path in sorted(ASSETS.glob("*/*.json"))]
-    for document in documents:
-        for key in ("jobs", "nodes", "partitions"):
-            if isinstance(document.get(key), list):
-                document[key] = document[key][:2]
+    whole = (json.loads(path.read_text()) for path in sorted(ASSETS.glob("*/*.json")))
+    documents = [{k: v[:2] if isinstance(v, list) else v for k, v in document.items()} for document in whole]
     readers = (jobs_from, nodes_from, partitions_from, accounted_from, fair_shares_from, clock_from)
     for draw in inputs("documents"):
         given = draw.mutated(draw.choice(documents), 6)
@@ -124,7 +116,7 @@ class Said(CommandClient):
 
 def test_bytes_of_commands() -> None:
     said = Said()
-    asks = [getattr(said, n) for n in ("jobs", "nodes", "partitions", "fair_shares", "clock_s", "config")]
+    asks = [said.jobs, said.nodes, said.partitions, said.fair_shares, said.clock_s, said.config]
     asks += [said.job_defaults, said.version, said.rights]
     body = json.dumps({"jobs": [GOOD[0], {**GOOD[1], "name": "a"}], "errors": [], "meta": {}}).encode()
     for draw in inputs("bytes"):
@@ -139,17 +131,12 @@ def test_whatever_a_user_calls_a_job_the_others_are_seen() -> None:
     said = Said()
     alone = jobs_from({"jobs": GOOD})
     for draw in inputs("names"):
-        name = (draw.raw(60) if draw.random() < 0.5 else draw.text()[:3000].encode("utf-8", "surrogatepass")).replace(
-            b'"', b""
+        text = draw.raw(60) if draw.random() < 0.5 else draw.text()[:3000].encode("utf-8", "surrogatepass")
+        name, field = text.replace(b'"', b"").rstrip(b"\\"), draw.choice(("name", "comment", "extra", "features"))
+        first, bad, last = (
+            json.dumps(job).encode() for job in (GOOD[0], {**GOOD[1], "job_id": 7, field: "NAME"}, GOOD[1])
         )
-        name = name.rstrip(b"\\")
-        bad = json.dumps(
-            {**GOOD[1], "job_id": 7, draw.choice(("name", "comment", "extra", "features")): "NAME"}
-        ).encode()
-        goods = [json.dumps(good).encode() for good in GOOD]
-        said.said = (
-            b'{"jobs": [' + b", ".join([goods[0], bad.replace(b'"NAME"', b'"' + name + b'"'), goods[1]]) + b"]}"
-        )
+        said.said = b'{"jobs": [' + b", ".join([first, bad.replace(b'"NAME"', b'"%b"' % name), last]) + b"]}"
         with only_our_errors("names", name):
             made = said.jobs()
             assert [job for job in made if job.number != 7] == alone, f"blinded by {name!r}"
@@ -168,11 +155,9 @@ def test_the_small_languages() -> None:
     ]  # fmt: skip
     seen = set()
     for draw in inputs("texts"):
-        text = (
-            draw.text()
-            if draw.random() < 0.5
-            else draw.garbled(draw.text()[:200].encode("utf-8", "replace")).decode("latin-1")
-        )
+        text = draw.text()
+        if draw.random() < 0.5:
+            text = draw.garbled(text[:200].encode("utf-8", "replace")).decode("latin-1")
         if text in seen:
             continue
         seen.add(text)
@@ -205,19 +190,16 @@ def base(draw: Hostile, number: int) -> dict[str, Any]:
     """A waiting job of Lucid's, of another user's, or one that ended."""
     slurm = FakeSlurm([])
     slurm.submit(str(number), "vc", draw.choice((0, 1, 1, 2)))
-    record = replace(
-        slurm.records[str(number)], number=number, state=draw.choice(("PENDING", "PENDING", "FAILED", "COMPLETED"))
-    )
-    made: dict[str, Any] = draw.mutated({**job_json(record), "array_task_string": "", "dependency": ""}, 3)
+    state = draw.choice(("PENDING", "PENDING", "FAILED", "COMPLETED"))
+    record = job_json(replace(slurm.records[str(number)], number=number, state=state))
+    made: dict[str, Any] = draw.mutated({**record, "array_task_string": "", "dependency": ""}, 3)
     return made
 
 
 @pytest.mark.parametrize("mode", ["pack", "observe"])
 def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
-    site = Site(
-        tmp_path, None, [fake_node("n1", "vc"), fake_node("n2", "vc")], slurm=Beset, partitions={"vc": mode},
-        first_guess_s=60.0,
-    )  # fmt: skip
+    machines, rules = [fake_node(name, "vc") for name in ("n1", "n2")], {"partitions": {"vc": mode}}
+    site = Site(tmp_path, None, machines, slurm=Beset, first_guess_s=60.0, **rules)
     site.settings = site.settings.changed({"slurm.nodes_every_s": 1})
     slurm = site.slurm
     store = SqliteStore(tmp_path / "lucid.db", left_out=slurm.left_out)

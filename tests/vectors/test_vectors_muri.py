@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,16 @@ from typing import Any
 import pytest
 from vector_files import KINDS, SYSTEMS, TRACE_FIGURES, VECTORS, files, load
 
-from lucid.orchestrator.policies.muri.grouping import Group, GroupingOptions, group_jobs
+from lucid.orchestrator.policies.muri.grouping import GroupingOptions, group_jobs
 from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED, MuriJob, efficiencies, periods
 
 pytestmark = pytest.mark.vectors
 
 
-def group_efficiency(group: Group, options: GroupingOptions) -> float:
+def efficiency(jobs: Sequence[MuriJob], options: GroupingOptions) -> float:
     """Gamma of one group as it will run (M4, M5, M8)."""
-    stages = [[job.stages for job in group.jobs]]
-    solo = [group.jobs[0].solo_s]
-    gamma = efficiencies(stages, options.k, ordering=options.ordering, overhead=options.overhead, solo_s=solo)
-    return float(gamma[0])
+    rest = {"ordering": options.ordering, "overhead": options.overhead, "solo_s": [jobs[0].solo_s]}
+    return float(efficiencies([[job.stages for job in jobs]], options.k, **rest)[0])  # type: ignore[arg-type]
 
 
 EXACT = {"rel": 1e-9, "abs": 1e-9}
@@ -29,13 +28,8 @@ EXACT = {"rel": 1e-9, "abs": 1e-9}
 def test_every_file_of_these_systems_is_read() -> None:
     if not VECTORS.is_dir():
         pytest.skip(f"{VECTORS} is not there (set LUCID_VECTORS)")
-    known = KINDS + TRACE_FIGURES
-    unread = [
-        path.name
-        for path in VECTORS.glob("*.json")
-        if path.name.startswith(SYSTEMS) and not path.name.startswith(known)
-    ]
-    assert unread == []
+    ours = [path.name for path in VECTORS.glob("*.json") if path.name.startswith(SYSTEMS)]
+    assert [name for name in ours if not name.startswith(KINDS + TRACE_FIGURES)] == []
 
 
 @files("muri_gamma")
@@ -71,7 +65,7 @@ def test_pairs_have_the_optimal_weight(vectors: Path) -> None:
         overhead = PUBLISHED if case["with_overhead"] else NO_OVERHEAD
         options = GroupingOptions(k=case["k"], group_size=2, overhead=overhead)
         groups = group_jobs(_jobs(case), 0, options)
-        weight = sum(group_efficiency(g, options) for g in groups if len(g.jobs) == 2)
+        weight = sum(efficiency(group.jobs, options) for group in groups if len(group.jobs) == 2)
         assert weight == pytest.approx(case["pair_optimum_weight_networkx"], **EXACT), number
         assert weight >= case["pair_total_weight"] - 1e-9, number
 
@@ -86,20 +80,15 @@ def test_groups_reach_the_published_efficiency(vectors: Path) -> None:
         jobs = _jobs(case)
         by_id = {job.job_id: job for job in jobs}
         for group in case["groups"]:  # gamma of their groups, in our model
-            stages = [[by_id[j].stages for j in group["jobs"]]]
-            solo = [by_id[group["jobs"][0]].solo_s]
-            gamma = efficiencies(stages, case["k"], overhead=overhead, solo_s=solo)[0]
+            gamma = efficiency([by_id[j] for j in group["jobs"]], options)
             assert gamma == pytest.approx(group["gamma"], **EXACT), number
         ours = group_jobs(jobs, case.get("cluster_gpu", 0), options)
-        total = sum(group_efficiency(g, options) for g in ours)
+        total = sum(efficiency(group.jobs, options) for group in ours)
         assert sorted(j.job_id for g in ours for j in g.jobs) == sorted(by_id), number
-        if _has_ties(jobs):  # equal weights match in several ways; each round's sum is the same
+        ties = any(a.stages == b.stages for a, b in combinations(jobs, 2))
+        if ties:  # equal weights match in several ways; each round's sum is the same
             assert total >= case["groups_total_gamma"] * 0.97, number
         else:
             assert total == pytest.approx(case["groups_total_gamma"], **EXACT), number
         if "required_gpu_after" in case:
             assert sum(g.gpus for g in ours) == case["required_gpu_after"], number
-
-
-def _has_ties(jobs: list[MuriJob]) -> bool:
-    return any(a.stages == b.stages for a, b in combinations(jobs, 2))

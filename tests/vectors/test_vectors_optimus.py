@@ -35,8 +35,7 @@ def test_loss_fits(vectors: Path) -> None:
         assert error <= case["weighted_sse"] * (1 + 1e-6) + 1e-12, number
         for epoch, loss in case["predicted_loss_at"].items():
             assert float(model.loss(float(epoch))) == pytest.approx(loss, rel=1e-4, abs=1e-4), number
-        progress = len(case["epochs"])
-        end = converged_at(model, progress)
+        end = converged_at(model, len(case["epochs"]))
         assert (-1 if end is None else end) == case["est_epoch_full_window"], number
 
 
@@ -68,20 +67,11 @@ def _jobs(case: dict[str, Any]) -> list[OptimusJob]:
     out = []
     for job in case["jobs"]:
         model = SpeedModel(job["kind"], tuple(job["speed_params"]), job["tot_batch_size"])
-        out.append(
-            OptimusJob(
-                job["id"],
-                (job["ps_cpu"], job["ps_mem"], job["ps_bw"], 0),
-                (job["worker_cpu"], job["worker_mem"], job["worker_bw"], job["worker_gpu"]),
-                job["end_epoch"] - job["progress"],
-                lambda p, w, model=model: float(model.speed(p, w)),  # type: ignore[misc]
-            )
-        )
+        server = (job["ps_cpu"], job["ps_mem"], job["ps_bw"], 0)
+        worker = (job["worker_cpu"], job["worker_mem"], job["worker_bw"], job["worker_gpu"])
+        left = job["end_epoch"] - job["progress"]
+        out.append(OptimusJob(job["id"], server, worker, left, lambda p, w, m=model: float(m.speed(p, w))))
     return out
-
-
-def _node(case: dict[str, Any]) -> np.ndarray:
-    return np.array([case[f"{what}_per_node"] for what in ("cpu", "mem", "bw", "gpu")], dtype=float)
 
 
 def _time(jobs: list[OptimusJob], tasks: dict[Any, tuple[int, int]]) -> float:
@@ -91,7 +81,8 @@ def _time(jobs: list[OptimusJob], tasks: dict[Any, tuple[int, int]]) -> float:
 @files("optimus_alloc")
 def test_allocations_are_the_published_ones_or_better(vectors: Path) -> None:
     for number, case in enumerate(load(vectors)["cases"]):
-        jobs, total = _jobs(case), _node(case) * case["nodes"]
+        node = np.array([case[f"{what}_per_node"] for what in ("cpu", "mem", "bw", "gpu")], dtype=float)
+        jobs, total = _jobs(case), node * case["nodes"]
         tasks = allocate(jobs, total).tasks
         published = {int(job): tuple(t) for job, t in case["greedy_alloc_ps_worker"].items() if any(t)}
         assert tasks == published, number

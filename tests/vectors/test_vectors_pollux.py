@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vector_files import files, load, pollux_profile
+from vector_files import VECTORS, files, load, pollux_profile
 
 from lucid.orchestrator.policies.rounds.genetic import Objective, search
 from lucid.orchestrator.policies.rounds.goodput import (
@@ -63,13 +63,8 @@ def test_batch_choice(vectors: Path) -> None:
 @files("pollux_speedup")
 def test_speedup(vectors: Path) -> None:
     for case in load(vectors)["cases"]:
-        limits = BatchLimits(
-            case["init_batch_size"],
-            case["max_batch_size"],
-            case["min_local_bsz"],
-            case["max_local_bsz"],
-            case["accumulation"],
-        )
+        names = ("init_batch_size", "max_batch_size", "min_local_bsz", "max_local_bsz", "accumulation")
+        limits = BatchLimits(*(case[name] for name in names))
         table = SpeedupTable([PolluxJob("job", _model(case), limits, 1024)], 1024, base="one")
         one = float(_model(case).optimize(1, 1, limits).goodput)
         assert one == pytest.approx(case["base_goodput_1_replica"], **EXACT)
@@ -83,11 +78,8 @@ def test_speedup(vectors: Path) -> None:
 @files("pollux_fit")
 def test_synthetic_fits_are_no_worse(vectors: Path) -> None:
     for number, case in enumerate(load(vectors)["synthetic_fits"]):
-        seen = Observations.from_columns(
-            *(case[k] for k in ("num_nodes", "num_replicas", "atomic_bsz")),
-            case["accum_step_time"],
-            case["optim_step_time"],
-        )
+        names = ("num_nodes", "num_replicas", "atomic_bsz", "accum_step_time", "optim_step_time")
+        seen = Observations.from_columns(*(case[name] for name in names))
         objective = FitObjective(seen)(np.asarray(fit_perf_params(seen).params))[0]
         # Without noise both end in the corner of the root; 1e-4 is 0.01 % of a step's time.
         assert objective <= case["objective"] * (1 + 1e-6) + 1e-4, number
@@ -153,26 +145,15 @@ def _search_case(case: dict[str, Any], sets: dict[str, Any], master: bool, seed:
     return fitness(found) / optimum
 
 
-def _sets() -> dict[str, Any]:
-    from vector_files import VECTORS
-
+@pytest.mark.parametrize("master", [True, False], ids=["sum", "power-mean"])
+def test_search_reaches_the_exhaustive_optimum(master: bool) -> None:
+    kind = "pollux_policy_master" if master else "pollux_policy_osdi21"
+    found = [case for path in sorted(VECTORS.glob(f"{kind}*.json")) for case in load(path)["cases"]]
     sets: dict[str, Any] = {}
     for path in sorted(VECTORS.glob("pollux_goodput*.json")):
         sets |= load(path)["sets"]
-    if not sets:
-        pytest.skip("no pollux_goodput*.json beside the policy's vectors")
-    return sets
-
-
-@pytest.mark.parametrize("master", [True, False], ids=["sum", "power-mean"])
-def test_search_reaches_the_exhaustive_optimum(master: bool) -> None:
-    from vector_files import VECTORS
-
-    kind = "pollux_policy_master" if master else "pollux_policy_osdi21"
-    found = [case for path in sorted(VECTORS.glob(f"{kind}*.json")) for case in load(path)["cases"]]
-    if not found:
-        pytest.skip(f"no {kind}*.json in {VECTORS} (set LUCID_VECTORS)")
-    sets = _sets()
+    if not found or not sets:
+        pytest.skip(f"no {kind}*.json, or no pollux_goodput*.json, in {VECTORS} (set LUCID_VECTORS)")
     parts = [_search_case(case, sets, master, seed) for case in found for seed in range(3)]
     assert np.mean(parts) >= 0.99
     assert min(parts) >= 0.95

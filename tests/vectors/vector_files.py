@@ -17,19 +17,9 @@ VECTORS = Path(os.environ.get("LUCID_VECTORS", str(SHARED / "vectors")))
 
 SYSTEMS = ("muri", "pollux", "optimus", "elastic")
 KINDS = (
-    "elastic_dp",
-    "elastic_placement",
-    "muri_gamma",
-    "muri_grouping",
-    "optimus_alloc",
-    "optimus_fit",
-    "pollux_fit",
-    "pollux_goodput",
-    "pollux_optimize",
-    "pollux_policy_master",
-    "pollux_policy_osdi21",
-    "pollux_speedup",
-)
+    "elastic_dp", "elastic_placement", "muri_gamma", "muri_grouping", "optimus_alloc", "optimus_fit", "pollux_fit",
+    "pollux_goodput", "pollux_optimize", "pollux_policy_master", "pollux_policy_osdi21", "pollux_speedup",
+)  # fmt: skip
 TRACE_FIGURES = ("muri_published", "pollux_published")
 """Results of whole traces: compared where traces are simulated, not here."""
 
@@ -49,20 +39,14 @@ def load(path: Path) -> dict[str, Any]:
     return data
 
 
-def pollux_profile(app: str, name: str = "placements") -> tuple[np.ndarray, ...]:
+def pollux_profile(app: str) -> tuple[np.ndarray, ...]:
     """Nodes, replicas, atomic size, pass time and step time of a measured application; skips without it."""
-    path = SHARED / "data" / "pollux" / app / f"{name}.csv"
+    path = SHARED / "data" / "pollux" / app / "placements.csv"
     if not path.exists():
         pytest.skip(f"{path} is not there (set LUCID_SHARED)")
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    if "placement" in rows[0]:
-        nodes = [len(row["placement"]) for row in rows]
-        replicas = [sum(int(digit) for digit in row["placement"]) for row in rows]
-    else:
-        nodes = [int(row["num_nodes"]) for row in rows]
-        replicas = [int(row["num_replicas"]) for row in rows]
-    step = np.array([float(row["step_time"]) for row in rows])
-    sync = np.array([float(row["sync_time"]) for row in rows])
-    atomic = np.array([float(row["local_bsz"]) for row in rows])
-    return np.array(nodes), np.array(replicas), atomic, step - sync, step
+    nodes = np.array([len(row["placement"]) for row in rows])
+    replicas = np.array([sum(int(digit) for digit in row["placement"]) for row in rows])
+    step, sync, atomic = (np.array([float(row[c]) for row in rows]) for c in ("step_time", "sync_time", "local_bsz"))
+    return nodes, replicas, atomic, step - sync, step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -37,21 +38,12 @@ def jobs_of(rows: list[tuple[str, float, float, float]]) -> JobTable:
     """Rows of user, submit, wait, duration."""
     user, submit, wait, duration = zip(*rows, strict=True)
     ends = [s + w + d for s, w, d in zip(submit, wait, duration, strict=True)]
-    return JobTable.from_columns(
-        user=user, submit_s=submit, end_s=ends, duration_s=duration, limit_s=[9e9] * len(rows)
-    )
+    limits = [9e9] * len(rows)
+    return JobTable.from_columns(user=user, submit_s=submit, end_s=ends, duration_s=duration, limit_s=limits)
 
 
-job_rows = st.lists(
-    st.tuples(
-        st.sampled_from(["ann", "bob", "cy"]),
-        st.integers(0, 50).map(float),
-        st.integers(0, 20).map(float),
-        st.integers(0, 40).map(float),
-    ),
-    min_size=1,
-    max_size=25,
-)
+seconds = (st.integers(0, most).map(float) for most in (50, 20, 40))
+job_rows = st.lists(st.tuples(st.sampled_from(["ann", "bob", "cy"]), *seconds), min_size=1, max_size=25)
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -72,11 +64,11 @@ def test_replay_sees_what_brute_force_sees(rows: list[tuple[str, float, float, f
 @given(rows=job_rows)
 @settings(max_examples=examples(40), deadline=None)
 def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, float, float]]) -> None:
-    jobs = jobs_of(rows)
-    late = jobs_of([("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
-    both = jobs_of([*rows, ("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
-    history = DurationHistory.from_jobs(jobs)
-    np.testing.assert_array_equal(history.facts(late), DurationHistory().replay(both)[len(rows) :])
+    late = [(user, 1e6, 0.0, 1.0) for user in ("ann", "new", "ann")]
+    replayed = DurationHistory().replay(jobs_of([*rows, *late]))
+    np.testing.assert_array_equal(
+        DurationHistory.from_jobs(jobs_of(rows)).facts(jobs_of(late)), replayed[len(rows) :]
+    )
 
 
 def test_alike_names_share_a_bucket_strangers_have_none_and_there_are_not_too_many(
@@ -85,18 +77,15 @@ def test_alike_names_share_a_bucket_strangers_have_none_and_there_are_not_too_ma
     pytest.importorskip("sklearn")
     runs = [f"train-resnet-{i}" for i in range(30)] + [f"train-resnetx-{i}" for i in range(9)]
     buckets = NameBuckets.fit([*runs, *[f"postprocess_daily_{i}" for i in range(20)], "zz", None])
-    first, second, other, absent, strange = buckets(
-        ["train-resnet-99", "TRAIN-RESNETX-1", "postprocess_daily_77", None, "quite another thing"]
-    )
+    asked = ["train-resnet-99", "TRAIN-RESNETX-1", "postprocess_daily_77", None, "quite another thing"]
+    first, second, other, absent, strange = buckets(asked)
     assert first == second
     assert first.endswith("*")
     assert other not in (first, None)
-    assert absent is None
-    assert strange is None
+    assert (absent, strange) == (None, None)
     monkeypatch.setattr(names, "SAMPLE", 20)
     monkeypatch.setattr(names, "KEPT", 50)
-    letters = "abcdefghij"
-    stems = [f"job-{a}{b}{c}" for a in letters for b in letters for c in letters]
+    stems = [f"job-{''.join(three)}" for three in itertools.product("abcdefghij", repeat=3)]
     assert len(NameBuckets.fit(stems).bucket_of) <= 50
 
 
@@ -112,12 +101,9 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_short_csv_orders_by_submission_and_ends_without_a_queue(tmp_path: Path) -> None:
-    text = (
-        "job_id,user,submit_time,duration,nodes,tasks,time_limit,partition,qos,mem,gres\n"
-        "b,u,20,5,2,4,01:00:00,p,q,1G,gpu:2\n"
-        "a,u,10,7,1,4,01:00:00,p,q,,"
-    )
-    table = read_jobs(write(tmp_path / "a.csv", text))
+    head = "job_id,user,submit_time,duration,nodes,tasks,time_limit,partition,qos,mem,gres"
+    rows = "b,u,20,5,2,4,01:00:00,p,q,1G,gpu:2\na,u,10,7,1,4,01:00:00,p,q,,"
+    table = read_jobs(write(tmp_path / "a.csv", f"{head}\n{rows}"))
     assert table.job_id.tolist() == ["a", "b"]
     assert table.end_s.tolist() == [17.0, 25.0]
     assert table.gpus.tolist() == [0.0, 4.0]
@@ -159,8 +145,7 @@ FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
 
 def some(count: int, seed: int = 0, minutes: int = 60) -> Bins:
     """Hourly by default, so that a few hundred bins hold weeks; busy at noon."""
-    rng = np.random.default_rng(seed)
-    start = tuple(START + number * timedelta(minutes=minutes) for number in range(count))
+    rng, start = np.random.default_rng(seed), tuple(START + n * timedelta(minutes=minutes) for n in range(count))
     level = np.array([6 + 5 * np.sin((time.hour - 6) / 24 * 2 * np.pi) for time in start])
     jobs = rng.poisson(level).astype(float)
     return Bins(start, jobs, jobs * rng.integers(1, 9, count), {"ended": rng.poisson(level).astype(float)})
@@ -174,8 +159,7 @@ def trained() -> ThroughputModel:
 
 @pytest.mark.parametrize("age", [1, 3])
 def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
-    bins = some(900)
-    later = np.where(np.arange(900) < 600, 0.0, 100.0)
+    bins, later = some(900), np.where(np.arange(900) < 600, 0.0, 100.0)
     others = {"ended": bins.others["ended"] + later}
     changed = replace(bins, jobs=bins.jobs + later, gpus=bins.gpus + later, others=others)
     before, after = throughput_columns(bins, age), throughput_columns(changed, age)
@@ -186,15 +170,13 @@ def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
 
 
 def test_inputs_are_what_their_names_say() -> None:
-    bins = some(700)
-    columns = throughput_columns(bins, 2)
-    row, x = 650, bins.jobs
-    assert columns["hour"][row] == bins.start[row + 2 - 24].hour
+    bins, row = some(700), 650
+    columns, x, same_time_yesterday = throughput_columns(bins, 2), bins.jobs, row + 2 - 24
+    assert columns["hour"][row] == bins.start[same_time_yesterday].hour
     assert columns["jobs_lag1"][row] == x[row - 1]
     assert columns["jobs_mean6"][row] == pytest.approx(x[row - 5 : row + 1].mean())
     assert columns["jobs_median18"][row] == np.median(x[row - 17 : row + 1])
     assert columns["jobs_std6"][row] == pytest.approx(x[row - 5 : row + 1].std(ddof=1))
-    same_time_yesterday = row + 2 - 24
     assert columns["jobs_day_ago"][row] == pytest.approx(x[same_time_yesterday - 2 : same_time_yesterday + 3].mean())
     weights = 0.5 ** (np.arange(16) / 2)
     assert columns["jobs_soft2"][row] == pytest.approx((weights * x[row - 15 : row + 1][::-1]).sum() / weights.sum())
@@ -202,12 +184,11 @@ def test_inputs_are_what_their_names_say() -> None:
 
 def test_terms_are_the_score() -> None:
     bins = some(900, seed=2)
-    for name in ("jobs", "gpus"):
+    for column, name in enumerate(("jobs", "gpus")):
         forecaster: TargetModel = getattr(trained(), name)
         score = forecaster.model.intercept + sum(t.score for t in trained().explain(bins, name))
         got = max(score, 0.0) ** 2 - 0.25 if forecaster.root else score
-        expected = trained().predict(bins)[-1, 0 if name == "jobs" else 1]
-        assert max(got, 0.0) == pytest.approx(expected, abs=1e-9)
+        assert max(got, 0.0) == pytest.approx(trained().predict(bins)[-1, column], abs=1e-9)
     with pytest.raises(ModelError, match="no target 'cpus'"):
         trained().explain(bins, "cpus")
 
@@ -223,16 +204,21 @@ def test_json_comes_back_equal_and_versions_written_before_are_read() -> None:
     assert before.gpus.mean_factor == 1.0
 
 
-@pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        (("format",), "x"), (("age",), 0), (("age",), True), (("width_s",), 0), (("jobs",), None),
-        (("gpus", "root"), 1), (("gpus", "persistence"), -1), (("jobs", "model"), {}),
-    ],
-)  # fmt: skip
-def test_damage_is_refused_by_name(where: tuple[str, ...], value: object) -> None:
+DAMAGE = {
+    "format": "x",
+    "age": 0,
+    "width_s": 0,
+    "jobs": None,
+    "gpus root": 1,
+    "gpus persistence": -1,
+    "jobs model": {},
+}
+
+
+@pytest.mark.parametrize(("where", "value"), [*DAMAGE.items(), ("age", True)])
+def test_damage_is_refused_by_name(where: str, value: object) -> None:
     with pytest.raises(ModelError, match="somewhere"):
-        ThroughputModel.from_json(damaged(trained().to_json(), where, value), source="somewhere")
+        ThroughputModel.from_json(damaged(trained().to_json(), tuple(where.split()), value), source="somewhere")
 
 
 def test_a_burst_is_carried_beyond_the_tables() -> None:
@@ -269,23 +255,17 @@ def test_too_little_data_and_wrong_ages_and_widths_are_refused() -> None:
         Bins((START, START), np.ones(2), np.ones(3))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("2024-01-01 00:00:00,1,x\n", "line 4: submit_gpu_num is 'x'"),
-        ("2024-01-01 00:00:00,1,-1\n", "line 4: submit_gpu_num is"),
-        ("yesterday,1,1\n", "line 4: time is 'yesterday'"),
-        ("2024-01-01 00:30:00,1,1\n", "line 4: bin .* not one step"),
-    ],
-)
-def test_a_bad_bin_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "bins.csv"
-    good = "time,submit_gpu_job,submit_gpu_num\n2024-01-01 00:00:00,1,8\n2024-01-01 00:10:00,2,9\n"
-    path.write_text(good)
-    assert read_bins(path).gpus.tolist() == [8.0, 9.0]
-    path.write_text(good + text)
-    with pytest.raises(ModelError, match=message):
-        read_bins(path)
+def test_a_bad_bin_is_refused_with_its_line(tmp_path: Path) -> None:
+    good = "time,submit_gpu_job,submit_gpu_num\n2024-01-01 00:00:00,1,8\n2024-01-01 00:10:00,2,9"
+    assert read_bins(write(tmp_path / "bins.csv", good)).gpus.tolist() == [8.0, 9.0]
+    for row, says in {
+        "2024-01-01 00:00:00,1,x": "submit_gpu_num is 'x'",
+        "2024-01-01 00:00:00,1,-1": "submit_gpu_num is",
+        "yesterday,1,1": "time is 'yesterday'",
+        "2024-01-01 00:30:00,1,1": "bin .* not one step",
+    }.items():
+        with pytest.raises(ModelError, match=f"line 4: {says}"):
+            read_bins(write(tmp_path / "bins.csv", f"{good}\n{row}"))
 
 
 @settings(max_examples=examples(20), deadline=None)  # the first example trains the model
@@ -316,10 +296,8 @@ def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
 def finished(hours: int, per_hour: int) -> JobTable:
     """Jobs of 2 GPUs that each run an hour."""
     submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
-    size = len(submit)
-    return JobTable.from_columns(
-        submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size
-    )
+    same = {"duration_s": [3600.0] * len(submit), "gpus": [2.0] * len(submit)}
+    return JobTable.from_columns(submit_s=submit, end_s=submit + 3600.0, **same)
 
 
 def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
@@ -334,10 +312,9 @@ def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
 
 
 def test_expected_gpus_have_the_mean_of_what_came_although_forecasts_are_medians() -> None:
-    model = trained()
-    bins = some(1400)
+    model, bins = trained(), some(1400)
     expected = [model.gpus_per_hour(bins.upto(bins.start[at])) for at in range(600, 1400, 4)]
-    medians = model.predict(some(1400))[599:1399:4, 1]
+    medians = model.predict(bins)[599:1399:4, 1]
     assert abs(np.mean(expected) / bins.gpus[600:].mean() - 1) < 0.1
     assert np.mean(medians) < np.mean(expected)
 
@@ -352,15 +329,12 @@ def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None
 
 
 def test_the_forecast_is_the_larger_of_now_and_then() -> None:
-    hour = 3600.0
     forecaster = ArrivalForecaster()
     for day in range(3):
-        forecaster.observe(a_job(f"noon{day}", 12, day * 24 * hour + 12 * hour))
-    forecaster.observe(a_job("odd", 4, 2 * 24 * hour + 15 * hour))
-    noon = 3 * 24 * hour + 12 * hour
-    assert forecaster.forecast(noon).per_hour("vc") == pytest.approx(12 / 3)
-    assert forecaster.forecast(2 * 24 * hour + 16 * hour).per_hour("vc") == pytest.approx(4 / 2)
-    assert forecaster.forecast(noon + 6 * hour).per_hour("vc") == 0.0
+        forecaster.observe(a_job(f"noon{day}", 12, (24 * day + 12) * 3600.0))
+    forecaster.observe(a_job("odd", 4, (2 * 24 + 15) * 3600.0))
+    for hour, gpus in ((3 * 24 + 12, 12 / 3), (2 * 24 + 16, 4 / 2), (3 * 24 + 18, 0.0)):
+        assert forecaster.forecast(hour * 3600.0).per_hour("vc") == pytest.approx(gpus)
 
 
 def test_the_forecast_is_of_whole_bins_and_the_same_object_within_one() -> None:

@@ -20,8 +20,10 @@ from benchmarks.calibrate.__main__ import calibrate
 from benchmarks.calibrate.measure import steps_between
 from examples import examples
 from lucid.binder.contention import contention_speeds
+from lucid.cli.learn.models import models
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError, ModelError, TraceError
+from lucid.models.packing.evaluate import leave_workload_out
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles, shipped
 from lucid.models.packing.pair_speed import (
     FallingRidge,
@@ -68,6 +70,11 @@ def stranger(util: float) -> Usage:
     return Usage(util, util / 2, 2000.0, None, "never seen", "never seen/1")
 
 
+def explained(model: PairModel, first: Usage, second: Usage) -> dict[str, float]:
+    row = {name: values[0] for name, values in pair_columns([(first, second)]).items()}
+    return {term.name: term.score for term in model.model.explain_one(row)}
+
+
 def test_tables_are_the_regression_that_was_fitted() -> None:
     design = PairDesign(measured())
     coefficients = design.solver.fit()
@@ -85,17 +92,9 @@ def test_a_busier_stranger_never_helps(own: float, one: float, other: float) -> 
     assert speeds[1, 1] <= speeds[0, 1] + 1e-12
 
 
-def explained(model: PairModel, first: Usage, second: Usage) -> dict[str, float]:
-    row = {name: values[0] for name, values in pair_columns([(first, second)]).items()}
-    return {term.name: term.score for term in model.model.explain_one(row)}
-
-
-def test_names_never_measured_add_exactly_nothing() -> None:
+def test_a_sensitive_workload_is_recognised_and_names_never_measured_add_exactly_nothing() -> None:
     terms = explained(trained(), stranger(50), stranger(60))
     assert {name for name, score in terms.items() if score != 0} == {"overlap"}
-
-
-def test_a_sensitive_workload_is_recognised() -> None:
     known = next(p.first for p in measured() if p.first.workload == "e")
     alike = replace(known, workload=None, config=None)
     speeds = trained().speeds([(known, stranger(50)), (alike, stranger(50))])
@@ -105,23 +104,17 @@ def test_a_sensitive_workload_is_recognised() -> None:
 @settings(max_examples=examples(200))
 @given(st.integers(0, 119), st.integers(0, 119))
 def test_terms_and_intercept_are_the_speed(one: int, other: int) -> None:
-    first, second = measured()[one].first, measured()[other].second
-    model = trained()
+    first, second, model = measured()[one].first, measured()[other].second, trained()
     total = model.model.intercept + sum(explained(model, first, second).values())
     assert total == pytest.approx(model.speeds([(first, second)])[0, 0], abs=1e-9)
 
 
-def test_the_speeds_do_not_depend_on_who_is_named_first() -> None:
-    pairs = [(pairing.first, pairing.second) for pairing in measured()[::7]]
+def test_json_comes_back_equal_whoever_is_named_first_and_damage_is_refused() -> None:
+    data = json.loads(json.dumps(trained().to_json()))
+    pairs = [(p.first, p.second) for p in measured()]
+    assert (PairModel.from_json(data).speeds(pairs) == trained().speeds(pairs)).all()
     turned = trained().speeds([(second, first) for first, second in pairs])
     assert (trained().speeds(pairs) == turned[:, ::-1]).all()
-
-
-def test_json_comes_back_equal_and_damage_is_refused() -> None:
-    data = json.loads(json.dumps(trained().to_json()))
-    again = PairModel.from_json(data)
-    pairs = [(p.first, p.second) for p in measured()]
-    assert (again.speeds(pairs) == trained().speeds(pairs)).all()
     for key, value in (("format", "x"), ("threshold", "high"), ("threshold", True), ("model", {})):
         with pytest.raises(ModelError, match="somewhere"):
             PairModel.from_json({**data, key: value}, source="somewhere")
@@ -156,25 +149,18 @@ def test_what_is_left_out_moves_no_prediction() -> None:
     pairings = measured()
     sides = sides_by(pairings, "workload")
     touched = (sides == 2).any(axis=1)
-    changed = [
-        replace(p, speed_first=0.1, speed_second=0.1) if hit else p
-        for p, hit in zip(pairings, touched.tolist(), strict=True)
-    ]
-    one = leave_out(PairDesign(pairings), sides, "one")
-    other = leave_out(PairDesign(changed), sides, "one")
-    cell = slice(*np.searchsorted(_groups(one.pairs, sides), [2, 3]).tolist())
+    spoilt = [replace(p, speed_first=0.1, speed_second=0.1) for p in pairings]
+    changed = [bad if hit else p for p, bad, hit in zip(pairings, spoilt, touched.tolist(), strict=True)]
+    designs = PairDesign(pairings), PairDesign(changed)
+    one, other = (leave_out(design, sides, "one") for design in designs)
+    sizes = [int((sides == group).any(axis=1).sum()) for group in range(sides.max() + 1)]  # cells come group by group
+    assert sum(sizes) == len(one.pairs)
+    cell = slice(sum(sizes[:2]), sum(sizes[:3]))
     np.testing.assert_allclose(one.scores[cell], other.scores[cell], atol=1e-9)
-    both = [leave_out(PairDesign(x), sides, "both") for x in (pairings, changed)]
-    within = touched[both[0].pairs]
-    np.testing.assert_allclose(both[0].scores[within], both[1].scores[within], atol=1e-9)
-    assert np.abs(both[0].scores[~within] - both[1].scores[~within]).max() > 0.01
-
-
-def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """Which held-out group each prediction of `leave_out` belongs to: cells come group by group."""
-    sizes = [int((sides == g).any(axis=1).sum()) for g in range(sides.max() + 1)]
-    assert sum(sizes) == len(pairs)
-    return np.repeat(np.arange(len(sizes)), sizes)
+    one, other = (leave_out(design, sides, "both") for design in designs)
+    within = touched[one.pairs]
+    np.testing.assert_allclose(one.scores[within], other.scores[within], atol=1e-9)
+    assert np.abs(one.scores[~within] - other.scores[~within]).max() > 0.01
 
 
 def test_precision_and_recall_at_the_bars() -> None:
@@ -189,48 +175,30 @@ def test_figures_on_measured_pairs() -> None:
     data = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
     if not (data / "pairs.csv").exists():
         pytest.skip(f"no measured pairs in {data}; set LUCID_SHARED")
-    pairings = read_pairs(data / "pairs.csv", read_profiles(data / "profiles.csv"))
+    profiles = read_profiles(data / "profiles.csv")
+    pairings = read_pairs(data / "pairs.csv", profiles)
     assert free_pairs(pairings).mean() == pytest.approx(0.711, abs=0.001)
     design = PairDesign(pairings)
-    lomo = judge(design, pairings, sides_by(pairings, "workload"), "both", 0.87)
-    assert lomo.precision >= 0.90
-    assert lomo.recall >= 0.80
-    loco = judge(design, pairings, sides_by(pairings, "config"), "one", 0.87)
-    assert loco.precision >= 0.945
-    assert loco.recall >= 0.86
+    for by, way, precision, recall in (("workload", "both", 0.90, 0.80), ("config", "one", 0.945, 0.86)):
+        found = judge(design, pairings, sides_by(pairings, by), way, 0.87)
+        assert found.precision >= precision, by
+        assert found.recall >= recall, by
+    labels = [u.label for u in profiles if u.label is not None]
+    accuracy = float(np.mean(np.equal(leave_workload_out(profiles, labels), labels)))
+    assert accuracy >= 0.78  # measured 52 of 66; the goal, 0.80, would be 53
 
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-
-TREE = ShareTree(
-    (
-        Node(0, (3, 2, 1), "gmem_util", 30.0, 1, 4),
-        Node(0, (3, 1, 0), "gpu_util", 25.0, 2, 3),
-        Node(0, (3, 0, 0)),
-        Node(1, (0, 1, 0)),
-        Node(2, (0, 1, 1)),
-    ),
-    0.06,
-)
+FIRST, SECOND = Node(0, (3, 2, 1), "gmem_util", 30.0, 1, 4), Node(0, (3, 1, 0), "gpu_util", 25.0, 2, 3)
+TREE = ShareTree((FIRST, SECOND, Node(0, (3, 0, 0)), Node(1, (0, 1, 0)), Node(2, (0, 1, 1))), 0.06)
 
 
-def usage(gpu_util: float, gmem_util: float = 10.0, workload: str = "a", config: str | None = None) -> Usage:
-    return Usage(gpu_util, gmem_util, 2000.0, False, workload, config or f"{workload}/{gpu_util}/{gmem_util}")
-
-
-def made_up(seed: int = 3) -> tuple[list[Usage], list[int]]:
-    rng = np.random.default_rng(seed)
-    usages, labels = [], []
-    for workload in "abcdef":
-        for number in range(8):
-            util = float(rng.uniform(5, 95))
-            usages.append(Usage(util, util / 2, 2000.0 + number, False, workload, f"{workload}{number}"))
-            labels.append(0 if util <= 30 else 1 if util <= 70 else 2)
-    return usages, labels
+def usage(gpu_util: float, gmem_util: float = 10.0, config: str | None = None) -> Usage:
+    return Usage(gpu_util, gmem_util, 2000.0, False, "a", config or f"a/{gpu_util}/{gmem_util}")
 
 
 def test_labels_average_both_sides_over_all_pairings() -> None:
-    a, b, c = usage(10, config="a"), usage(50, config="b"), usage(90, config="c")
+    a, b, c = (usage(util, config=name) for util, name in ((10, "a"), (50, "b"), (90, "c")))
     pairings = [Pairing(a, b, 1.0, 0.92), Pairing(a, c, 1.0, 0.9), Pairing(b, c, 0.8, 0.69)]
     # a: (0.96 + 0.95) / 2 = 0.955, b: (0.96 + 0.745) / 2 = 0.8525, c: (0.95 + 0.745) / 2 = 0.8475
     assert share_labels([a, b, c], pairings) == [0, 1, 2]
@@ -246,17 +214,17 @@ def test_text_and_json_are_as_recorded_and_json_comes_back_equal() -> None:
 def test_agrees_with_the_library_where_thresholds_are_not_rounded() -> None:
     from sklearn.tree import DecisionTreeClassifier
 
-    usages, labels = made_up(11)
-    table = [[u.gpu_util, u.gmem_util, u.gmem_mib] for u in usages]
+    table = [[util, util / 2, 2000.0 + i % 8] for i, util in enumerate(np.random.default_rng(11).uniform(5, 95, 48))]
+    labels = [0 if row[0] <= 30 else 1 if row[0] <= 70 else 2 for row in table]
+    usages = [Usage(*row, False, "abcdef"[i // 8], f"{i}") for i, row in enumerate(table)]
     ours = fit_share(usages, labels, alpha=0.0)
     theirs = DecisionTreeClassifier(random_state=0).fit(table, labels)
     assert ours.predict(usages).tolist() == theirs.predict(table).tolist()
 
 
 def test_thresholds_are_whole_where_the_data_leave_room() -> None:
-    usages = [usage(value, 1.0, workload=str(value)) for value in (20.2, 30.1)]
-    assert fit_share(usages, [0, 2], alpha=0.0).nodes[0].threshold == 25.0
-    close = [usage(value, 1.0, workload=str(value)) for value in (20.2, 20.4)]
+    far, close = ([usage(20.2, 1.0), usage(above, 1.0)] for above in (30.1, 20.4))
+    assert fit_share(far, [0, 2], alpha=0.0).nodes[0].threshold == 25.0
     assert 20.2 < fit_share(close, [0, 2], alpha=0.0).nodes[0].threshold < 20.4
 
 
@@ -285,59 +253,39 @@ def test_a_damaged_tree_is_refused(where: tuple[str | int, ...], value: object, 
         ShareTree.from_json(damaged(TREE.to_json(), where, value))
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("M,D,32,0,101,1,1", "between 0 and 100"),
-        ("M,D,32,0,x,1,1", "not a number"),
-        ("M,D,32,0,nan,1,1", "not a number between"),
-        ("M,D,32,0", "fewer fields"),
-    ],
-)
-def test_a_bad_profile_is_refused_with_its_line(tmp_path: Path, row: str, message: str) -> None:
-    path = tmp_path / "profiles.csv"
-    path.write_text(f"model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\nN,D,32,0,1,1,1\n{row}\n")
-    with pytest.raises(TraceError, match=f"line 3.*{message}"):
-        read_profiles(path)
+HEAD = "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\nN,D,32,0,1,1,1\n"
+BAD = {
+    f"{HEAD}M,D,32,0,101,1,1\n": "line 3.*between 0 and 100",
+    f"{HEAD}M,D,32,0,x,1,1\n": "line 3.*not a number",
+    f"{HEAD}M,D,32,0,nan,1,1\n": "line 3.*not a number between",
+    f"{HEAD}M,D,32,0\n": "line 3.*fewer fields",
+    "model\nx\n": "no column dataset",
+}
 
 
-def test_missing_files_columns_and_profiles_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_profiles(tmp_path / "none.csv")
+def test_bad_profiles_missing_files_columns_and_profiles_are_named(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
-    path.write_text("model\nx\n")
-    with pytest.raises(TraceError, match="no column dataset"):
+    with pytest.raises(TraceError, match="cannot be read"):
         read_profiles(path)
-    path.write_text(
-        "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\nA,d,1,0,1,B,d,1,0,1\n"
-    )
+    for text, says in BAD.items():
+        path.write_text(text)
+        with pytest.raises(TraceError, match=says):
+            read_profiles(path)
+    columns = [f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed")]
+    path.write_text(f"{','.join(columns)}\nA,d,1,0,1,B,d,1,0,1\n")
     with pytest.raises(TraceError, match="A/d/1/0 has no profile"):
         read_pairs(path, [])
-
-
-@pytest.mark.parity
-@pytest.mark.slow
-def test_share_score_for_workloads_never_seen() -> None:
-    data = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
-    if not (data / "profiles.csv").exists():
-        pytest.skip(f"no measured profiles in {data}; set LUCID_SHARED")
-    from lucid.models.packing.evaluate import leave_workload_out
-
-    usages = read_profiles(data / "profiles.csv")
-    labels = [u.label for u in usages if u.label is not None]
-    accuracy = float(np.mean(np.equal(leave_workload_out(usages, labels), labels)))
-    assert accuracy >= 0.78  # measured 52 of 66; the goal, 0.80, would be 53
 
 
 def test_the_shipped_tables_are_what_the_command_makes_and_say_they_are_synthetic(tmp_path: Path) -> None:
     done = CliRunner().invoke(calibrate, ["--synthetic", "--out", str(tmp_path)])
     assert done.exit_code == 0
     assert done.output.count("(synthetic)") == 3
-    assert shipped("share.json").read_text() == (tmp_path / "share.json").read_text()
-    for name in ("profiles.csv", "pairs.csv"):
-        assert shipped(name).read_text() == (tmp_path / name).read_text()
-        with shipped(name).open() as file:
-            assert all(row["source"] == "synthetic: contention model" for row in csv.DictReader(file))
+    for name in ("share.json", "profiles.csv", "pairs.csv"):
+        made = (tmp_path / name).read_text()
+        assert shipped(name).read_text() == made
+        rows = csv.DictReader(made.splitlines() if name.endswith(".csv") else [])
+        assert all(row["source"] == "synthetic: contention model" for row in rows)
     profiles = read_profiles(shipped("profiles.csv"))
     pairs = read_pairs(shipped("pairs.csv"), profiles)
     assert (len(profiles), len(pairs)) == (32, 526)
@@ -355,8 +303,6 @@ def test_speed_is_read_between_whole_steps() -> None:
 
 
 def test_share_scores_are_trained_on_the_synthetic_table_and_it_shows(tmp_path: Path) -> None:
-    from lucid.cli.learn.models import models
-
     library = ["--library", str(tmp_path)]
     done = CliRunner().invoke(models, ["train", "share", "--synthetic", *library, "--json"])
     assert done.exit_code == 0, done.output

@@ -27,7 +27,8 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, DurationTerms, Prediction, Split, Term, prediction_to_dict
 from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
 from lucid.left_out import LeftOut
-from lucid.models.additive import AdditiveModel
+from lucid.models.additive import AdditiveModel, Axis
+from lucid.models.additive import Term as Table
 from lucid.models.duration.estimate import Choice
 from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
@@ -53,18 +54,6 @@ PROFILE = JobProfile(20.0, 10.0, 2000.0)
 TREE = ShareTree((Node(1, (1, 1, 0), "gpu_util", 25.0, 1, 2), Node(0, (1, 0, 0)), Node(2, (0, 0, 1))))
 
 
-def jobs_of(table: JobTable) -> list[Ended]:
-    rows = zip(table.user, table.name, table.cpus, table.submit_s, table.end_s, table.duration_s, strict=True)
-    return [
-        Ended(
-            Job(str(i), "gpu", 1, float(submit), user=user, name=name, cpus=int(cpus), time_limit_s=172800.0),
-            float(end),
-            float(ran),
-        )
-        for i, (user, name, cpus, submit, end, ran) in enumerate(rows)
-    ]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def light() -> Iterator[None]:
     with light_training():
@@ -73,7 +62,12 @@ def light() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def past() -> list[Ended]:
-    return jobs_of(cluster(600))
+    table, rest = cluster(600), {"time_limit_s": 172800.0}
+    rows = zip(table.user, table.name, table.cpus, table.submit_s, table.end_s, table.duration_s, strict=True)
+    return [
+        Ended(Job(str(i), "gpu", 1, float(at), user=user, name=name, cpus=int(cpus), **rest), float(end), float(ran))
+        for i, (user, name, cpus, at, end, ran) in enumerate(rows)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +82,6 @@ def learned(past: list[Ended], model: DurationModel) -> LearnedPredictor:
     return predictor
 
 
-def summed(terms: DurationTerms) -> float:
-    return math.exp(terms.intercept + math.fsum(term.score for term in terms.terms)) - terms.offset_s
-
-
 @settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from([*(f"user{i:02d}" for i in range(12)), "somebody new", ""]),
@@ -102,21 +92,17 @@ def summed(terms: DurationTerms) -> float:
     st.booleans(),
 )
 def test_terms_and_intercept_are_the_estimate(
-    learned: LearnedPredictor,
-    user: str,
-    name: str,
-    cpus: int,
-    gpus: int,
-    limit_s: float | None,
-    profiled: bool,
+    learned: LearnedPredictor, user: str, name: str, cpus: int, gpus: int, limit_s: float | None, profiled: bool
 ) -> None:
     job = a_job("x", gpus, 2e6, user=user, name=name, cpus=cpus, time_limit_s=limit_s)
     found = learned.predict(job, PROFILE if profiled else None, 2e6)
     terms = found.duration_terms
     assert terms is not None
-    assert terms.intercept + math.fsum(t.score for t in terms.terms) == pytest.approx(terms.score, abs=1e-9)
-    assert max(summed(terms), 1.0) == pytest.approx(found.duration_s, rel=1e-9, abs=1e-5)
-    assert sum(effects_s(terms).values()) == pytest.approx(summed(terms), rel=1e-9, abs=1e-5)
+    total = terms.intercept + math.fsum(term.score for term in terms.terms)
+    assert total == pytest.approx(terms.score, abs=1e-9)
+    summed_s = math.exp(total) - terms.offset_s
+    assert max(summed_s, 1.0) == pytest.approx(found.duration_s, rel=1e-9, abs=1e-5)
+    assert sum(effects_s(terms).values()) == pytest.approx(summed_s, rel=1e-9, abs=1e-5)
     assert terms.low_s <= found.duration_s
     assert terms.high_s is None or found.duration_s <= max(terms.high_s, 80.0)
     if profiled:
@@ -149,9 +135,6 @@ def test_pair_speeds_are_the_pair_models() -> None:
 
 @given(st.sampled_from(["a", "b", "never seen", None]), st.one_of(st.none(), st.floats(-1e3, 1e3)))
 def test_the_row_scorer_knows_missing_and_unknown(name: str | None, number: float | None) -> None:
-    from lucid.models.additive import Axis
-    from lucid.models.additive import Term as Table
-
     axes = (Axis("name", "categorical", categories={"a": 1, "b": 2}), Axis("number", "continuous", cuts=(0.0, 10.0)))
     one = Table("name", axes[:1], np.array([0.5, 1.0, 2.0, 4.0]), np.ones(4))
     both = Table("name & number", axes, np.arange(20.0).reshape(4, 5), np.ones((4, 5)))
@@ -160,7 +143,26 @@ def test_the_row_scorer_knows_missing_and_unknown(name: str | None, number: floa
     assert RowScorer(model)({"name": name, "number": number}) == pytest.approx(float(whole[0]), abs=1e-12)
 
 
-def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Path, model: DurationModel) -> None:
+LOADS = """
+import sys, pathlib, lucid.models.throughput.model, lucid.models.training
+from lucid.core.job import Job, JobProfile
+from lucid.models.history import HistoryPredictor
+from lucid.models.predictor import DurationHistory, LearnedPredictor
+from lucid.models.kinds import Library, Served
+s = Served(Library(pathlib.Path(sys.argv[1])))
+p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())
+p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)
+p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))
+large = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'}
+assert not (large | {'scipy'}) & set(sys.modules)
+import lucid.cli.main
+assert not large & set(sys.modules)
+"""
+
+
+def test_the_library_gives_what_serves_and_nothing_suspended_without_the_libraries_of_learning(
+    tmp_path: Path, model: DurationModel
+) -> None:
     library = Library(tmp_path)
     empty = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert empty.duration is None
@@ -171,36 +173,12 @@ def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Pa
     assert served.duration.trained_jobs == model.trained_jobs
     found = served.predict(a_job("x"), PROFILE, 0.0)
     assert (found.share_source, found.duration_source[:12]) == ("share tree v1", "learned v1: ")
+    library.promote("pairs", library.add("pairs", fit_pairs(measured(9)[1]).to_json(), {}))
+    subprocess.run([sys.executable, "-c", LOADS, str(tmp_path)], check=True)
     library.suspend("duration", "it drifted")
     again = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
     assert again.duration is None
     assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
-
-
-def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, model: DurationModel) -> None:
-    library = Library(tmp_path)
-    library.promote("duration", library.add("duration", model.to_json(), {}))
-    library.promote("pairs", library.add("pairs", fit_pairs(measured(9)[1]).to_json(), {}))
-    library.promote("share", library.add("share", TREE.to_json(), {}))
-    code = (
-        "import sys; from pathlib import Path\n"
-        "import lucid.models.throughput.model, lucid.models.training\n"
-        "from lucid.core.job import Job, JobProfile\n"
-        "from lucid.models.duration.history import DurationHistory\n"
-        "from lucid.models.history import HistoryPredictor\n"
-        "from lucid.models.library import Library\n"
-        "from lucid.models.kinds import Served\n"
-        "from lucid.models.predictor import LearnedPredictor\n"
-        "s = Served(Library(Path(sys.argv[1])))\n"
-        "p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())\n"
-        "p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)\n"
-        "p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))\n"
-        "large = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'}\n"
-        "assert not (large | {'scipy'}) & set(sys.modules)\n"
-        "import lucid.models.kinds, lucid.models.kinds, lucid.cli.main\n"
-        "assert not large & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
 # -- nothing of the future ----------------------------------------------------------------------------------------
@@ -213,10 +191,8 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
 
     def fit(jobs: JobTable) -> DurationModel:
         seen.append(jobs)
-        mean = float(np.log(jobs.duration_s + 10.0).mean())
-        return structs.replace(
-            DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs)
-        )
+        told = {"default_log": float(np.log(jobs.duration_s + 10.0).mean()), "choice": Choice("mean")}
+        return structs.replace(DurationModel.untrained(), trained_jobs=len(jobs), **told)
 
     monkeypatch.setattr(predictors, "fit_durations", fit)
     return seen
@@ -224,12 +200,9 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
 
 def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[JobTable]) -> None:
     predictor = WalkForward(HistoryPredictor())
-    events = sorted(
-        [(item.end_s, 0, item) for item in past] + [(item.job.submit_s, 1, item) for item in past],
-        key=lambda e: e[:2],
-    )
+    events = [(item.end_s, 0, item) for item in past] + [(item.job.submit_s, 1, item) for item in past]
     fitted_at: list[float] = []
-    for at_s, kind, item in events:
+    for at_s, kind, item in sorted(events, key=lambda e: e[:2]):
         if kind == 0:
             predictor.learn([item])
         else:
@@ -245,30 +218,15 @@ def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[
 
 # -- explanations -------------------------------------------------------------------------------------------------
 
-TOLD = Prediction(
-    5400.0,
-    "learned: habit model × 1",
-    1,
-    "share tree",
-    duration_terms=DurationTerms(
-        -0.05,
-        (
-            Term("user median", "12 jobs", math.log(14400.0 + 10.0)),
-            Term("user", "alice", -0.4),
-            Term("name", "train-resnet-#*", -0.2),
-            Term("same_request_recent", "-0.6931", -0.35),
-            Term("same_name", "missing", 0.0001),
-            Term("hour", "14.5", 0.08),
-            Term("weekday", "4", 0.03),
-            Term("limit_s", "8.64e+04", math.log(5410.0 / 14410.0) + 0.05 + 0.4 + 0.2 + 0.35 - 0.0001 - 0.08 - 0.03),
-        ),
-        math.log(5410.0),
-        10.0,
-        700.0,
-        30000.0,
-    ),
-    share_splits=(Split("gmem_util", 12.0, True, 30.0), Split("gpu_util", 41.0, False, 25.0)),
-)
+TERMS = (
+    Term("user median", "12 jobs", math.log(14400.0 + 10.0)),
+    Term("user", "alice", -0.4), Term("name", "train-resnet-#*", -0.2), Term("same_request_recent", "-0.6931", -0.35),
+    Term("same_name", "missing", 0.0001), Term("hour", "14.5", 0.08), Term("weekday", "4", 0.03),
+    Term("limit_s", "8.64e+04", math.log(5410.0 / 14410.0) + 0.05 + 0.4 + 0.2 + 0.35 - 0.0001 - 0.08 - 0.03),
+)  # fmt: skip
+WHY = DurationTerms(-0.05, TERMS, math.log(5410.0), 10.0, 700.0, 30000.0)
+SPLITS = (Split("gmem_util", 12.0, True, 30.0), Split("gpu_util", 41.0, False, 25.0))
+TOLD = Prediction(5400.0, "learned: habit model × 1", 1, "share tree", duration_terms=WHY, share_splits=SPLITS)
 
 
 def test_an_explanation_is_as_recorded() -> None:
@@ -276,17 +234,17 @@ def test_an_explanation_is_as_recorded() -> None:
     assert json.loads(json.dumps(prediction_data(TOLD))) == json.loads((GOLDEN / "prediction.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("term", "words"),
-    [
-        (Term("demand mean", "4 GPUs", 5.0), "mean of all jobs with 4 GPUs"),
-        (Term("near limit", "9 users", 5.0), "median of 9 users who had jobs with such a time limit"),
-        (Term("default", "1 GPUs", 5.0), "nothing has finished yet"),
-    ],
-)
-def test_an_anchor_in_words(term: Term, words: str) -> None:
-    only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
-    assert words in prediction_lines(only, "alice")[1]
+ANCHORS = {
+    ("demand mean", "4 GPUs"): "mean of all jobs with 4 GPUs",
+    ("near limit", "9 users"): "median of 9 users who had jobs with such a time limit",
+    ("default", "1 GPUs"): "nothing has finished yet",
+}
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_an_anchor_in_words(anchor: tuple[str, str]) -> None:
+    only = structs.replace(TOLD, duration_terms=DurationTerms(0.0, (Term(*anchor, 5.0),), 5.0, 10.0, 0.0, None))
+    assert ANCHORS[anchor] in prediction_lines(only, "alice")[1]
     assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
 
 
@@ -310,9 +268,8 @@ def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) 
 
 def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:
     """Means over many one-second jobs would have every partner nearly done, and leave all GPUs to one job each."""
-    learned = LearnedPredictor.from_served(
-        Served(Library(tmp_path)), DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0
-    )
+    nothing = Served(Library(tmp_path)), DurationHistory(), HistoryPredictor()
+    learned = LearnedPredictor.from_served(*nothing, share=TREE, profiled_s=80.0)
     job = Job("1", "vc", 1, 0.0, user="ada", name="train")
     learned.learn([Ended(job, 50.0, 1.0)])
     assert learned.predict(job, None, 100.0).duration_s == 1.0
@@ -338,28 +295,24 @@ ENDED = [
 ]
 
 
-def asked(job: Job) -> Prediction:
-    predictor = HistoryPredictor()
+ALIKE = {
+    ("ann", "train", 2, "a"): (100.0, "mean of 1 job with the same user and name"),
+    ("ann", "new", 2, "b"): (200.0, "mean of 1 job with the same user and GPUs"),
+    ("ann", "new", 8, "b"): (150.0, "mean of 2 jobs with the same user"),
+    ("new", "train", 2, "b"): (400.0, "mean of 1 job with the same VC and GPUs"),
+    ("new", "train", 2, "c"): (300.0, "mean of 2 jobs with the same GPUs"),
+    ("new", "train", 16, "c"): (375.0, "mean of 4 jobs"),
+    ("", "train", 8, "b"): (800.0, "mean of 1 job with the same VC and GPUs"),
+}
+
+
+@pytest.mark.parametrize("asked", ALIKE)
+def test_L20_the_most_alike_jobs_count(asked: tuple[str, str, int, str]) -> None:
+    predictor, (user, name, gpus, vc) = HistoryPredictor(), asked
     predictor.learn(ENDED)
-    return predictor.predict(job, None, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("of", "expected_s", "by"),
-    [
-        ({"user": "ann", "name": "train", "gpus": 2, "vc": "a"}, 100.0, "mean of 1 job with the same user and name"),
-        ({"user": "ann", "name": "new", "gpus": 2, "vc": "b"}, 200.0, "mean of 1 job with the same user and GPUs"),
-        ({"user": "ann", "name": "new", "gpus": 8, "vc": "b"}, 150.0, "mean of 2 jobs with the same user"),
-        ({"user": "new", "name": "train", "gpus": 2, "vc": "b"}, 400.0, "mean of 1 job with the same VC and GPUs"),
-        ({"user": "new", "name": "train", "gpus": 2, "vc": "c"}, 300.0, "mean of 2 jobs with the same GPUs"),
-        ({"user": "new", "name": "train", "gpus": 16, "vc": "c"}, 375.0, "mean of 4 jobs"),
-        ({"user": "", "name": "train", "gpus": 8, "vc": "b"}, 800.0, "mean of 1 job with the same VC and GPUs"),
-    ],
-)
-def test_L20_the_most_alike_jobs_count(of: dict[str, object], expected_s: float, by: str) -> None:
-    found = asked(a_job("new", **of))  # type: ignore[arg-type]
-    assert found.duration_s == expected_s
-    assert by in found.duration_source
+    found = predictor.predict(a_job("new", gpus, vc=vc, user=user, name=name), None, 0.0)
+    assert found.duration_s == ALIKE[asked][0]
+    assert ALIKE[asked][1] in found.duration_source
 
 
 def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
@@ -372,14 +325,10 @@ def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
     assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
 
 
-def test_before_any_job_has_ended_there_is_a_first_guess() -> None:
-    found = HistoryPredictor(first_guess_s=50.0).predict(a_job("new"), None, 0.0)
+def test_before_any_job_has_ended_there_is_a_first_guess_and_an_unmodelled_job_is_jumbo_once_measured() -> None:
+    predictor = HistoryPredictor(first_guess_s=50.0)
+    found = predictor.predict(a_job("new"), None, 0.0)
     assert found == Prediction(50.0, "history: no job has ended yet", None, "history")
-
-
-def test_an_unmodelled_job_counts_as_jumbo_once_measured() -> None:
-    predictor = HistoryPredictor()
-    assert predictor.predict(a_job("new"), None, 0.0).share_score is None
     assert predictor.predict(a_job("new"), LIGHT, 0.0).share_score == JUMBO
     assert predictor.pair_speed(LIGHT, LIGHT) is None
 
@@ -409,8 +358,7 @@ def test_without_a_time_limit_the_first_guess_is_the_prior() -> None:
 
 def test_others_tell_how_much_of_a_limit_jobs_use_and_the_user_how_long_his_run() -> None:
     predictor = PriorPredictor()
-    job = asks_for(10_000.0, user="ann", name="a")
-    predictor.learn([Ended(job, 1000.0, 1000.0)] * 500)
+    predictor.learn([Ended(asks_for(10_000.0, user="ann", name="a"), 1000.0, 1000.0)] * 500)
     of_others = predictor.predict(asks_for(100_000.0, user="bob", name="b"), None, 0.0).duration_s
     assert of_others == pytest.approx(10_000.0, rel=0.05)
     own = predictor.predict(asks_for(100_000.0, user="ann", name="other"), None, 0.0).duration_s

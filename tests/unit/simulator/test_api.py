@@ -34,9 +34,8 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("month")
-    words = ["trace", "synth", "month-small", "--jobs", "250", "--seed", "3"]
-    words += ["--out", str(folder / "month.csv"), "--vcs-out", str(folder / "vcs.csv")]
-    done = CliRunner().invoke(lucidctl, words)
+    words = f"trace synth month-small --jobs 250 --seed 3 --out {folder}/month.csv --vcs-out {folder}/vcs.csv"
+    done = CliRunner().invoke(lucidctl, words.split())
     assert done.exit_code == 0, done.output
     return folder
 
@@ -49,24 +48,13 @@ def widest(settings: PolicySettings, predictor: Predictor) -> QueuePolicy:
 
 def test_a_replay_says_what_the_command_says(month: Path) -> None:
     runs = lucid.replay(month / "month.csv", vcs=month / "vcs.csv", predictor="oracle", pool=True)
-    words = [
-        "simulate",
-        f"{month}/month.csv",
-        "--vcs",
-        f"{month}/vcs.csv",
-        "--predictor",
-        "oracle",
-        "--pool",
-        "--json",
-    ]
-    said = json.loads(CliRunner().invoke(lucidctl, [*words, "--forecasts", "off"]).stdout)
+    words = f"simulate {month}/month.csv --vcs {month}/vcs.csv --predictor oracle --pool --json --forecasts off"
+    said = json.loads(CliRunner().invoke(lucidctl, words.split()).stdout)
     assert list(runs) == ["backfill", "lucid"]
     assert runs.notes == said["notes"]
     for name, run in runs.items():
-        cost = {"wall_s", "cpu_s"}
-        assert {key: run.metrics[key] for key in run.metrics.keys() - cost} == {
-            key: value for key, value in said["results"][name].items() if key not in cost
-        }
+        cost = {key: run.metrics[key] for key in ("wall_s", "cpu_s")}
+        assert run.metrics == said["results"][name] | cost
     table = runs.table()
     assert table.loc["lucid", "average JCT (h)"] == pytest.approx(runs["lucid"].metrics["avg_jct_s"] / 3600)
     assert table.loc["backfill", "average JCT, times backfill"] == 1.0
@@ -77,35 +65,33 @@ def test_a_replay_says_what_the_command_says(month: Path) -> None:
         runs["lucid"].explain("x")
 
 
-def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(month: Path) -> None:
+def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(
+    month: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = read_trace(month / "month.csv")
     runs = lucid.replay(trace, policies=["fifo", widest], vcs=month / "vcs.csv")
     assert list(runs) == ["fifo", "widest"]
     assert list(lucid.replay(trace, policies="fifo", vcs=month / "vcs.csv")) == ["fifo"]
     assert "most GPUs first" in runs["widest"].explain(runs["widest"].jobs().queue_s.idxmax())
     assert "widest" not in known_policies()
-    fifo = widest
-    fifo.__name__ = "fifo"
-    try:
-        with pytest.raises(ConfigError, match="there is a policy 'fifo' already"):
-            lucid.replay(trace, policies=[fifo], vcs=month / "vcs.csv")
-    finally:
-        fifo.__name__ = "widest"
+    monkeypatch.setattr(widest, "__name__", "fifo")
+    with pytest.raises(ConfigError, match="there is a policy 'fifo' already"):
+        lucid.replay(trace, policies=[widest], vcs=month / "vcs.csv")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"polices": 1}, "no option 'polices'"),
-        ({"node": 3}, "no option 'node'; did you mean 'nodes'"),
-        ({"nodes": "many"}, "'many' is not a valid integer"),
-        ({"predictor": "magic"}, "'magic' is not one of"),
-        ({"vcs": "a", "nodes": 3}, "--vcs and --nodes each say how many nodes there are"),
-    ],
-)
-def test_wrong_options_are_named(month: Path, options: dict[str, Any], says: str) -> None:
+WRONG: dict[str, dict[str, Any]] = {
+    "no option 'polices'": {"polices": 1},
+    "no option 'node'; did you mean 'nodes'": {"node": 3},
+    "'many' is not a valid integer": {"nodes": "many"},
+    "'magic' is not one of": {"predictor": "magic"},
+    "--vcs and --nodes each say how many nodes there are": {"vcs": "a", "nodes": 3},
+}
+
+
+@pytest.mark.parametrize("says", WRONG)
+def test_wrong_options_are_named(month: Path, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        lucid.replay(month / "month.csv", **options)
+        lucid.replay(month / "month.csv", **WRONG[says])
 
 
 def test_importing_lucid_loads_none_of_it() -> None:
@@ -118,8 +104,7 @@ def test_importing_lucid_loads_none_of_it() -> None:
 def test_the_notebooks_run(path: Path, month: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(month)
     known: dict[str, Any] = {}
-    cells = json.loads(path.read_text())["cells"]
-    for cell in cells:
+    for cell in json.loads(path.read_text())["cells"]:
         assert not cell.get("outputs"), "kept without what it printed"
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), path.name, "exec"), known)
@@ -130,9 +115,7 @@ def test_the_first_example_of_a_policy_runs(
     month: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(month)
-    code = (
-        (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8").split("```python\n", 1)[1].split("```")[0]
-    )
+    code = (ROOT / "docs/write-a-policy.md").read_text(encoding="utf-8").split("```python\n", 1)[1].split("```")[0]
     assert sum(map(bool, code.splitlines())) == 6
     exec(compile(code, "write-a-policy.md", "exec"), {})
     assert "widest" in capsys.readouterr().out
@@ -146,9 +129,7 @@ def test_a_table_of_pairs_is_read_by_workload(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("\ufeff" + PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\na,x,64,0,1.02,a,x,64,0,0.5\n")
     table = read_pairs(path)
-    assert len(table) == 2
-    assert table(B, A) == (0.7, 0.9)
-    assert table(A, A) == (1.02, 0.5)
+    assert (len(table), table(B, A), table(A, A)) == (2, (0.7, 0.9), (1.02, 0.5))
     assert workload_label("a", "x", "64", "0") == A.workload
 
 
@@ -180,8 +161,7 @@ def test_the_oracle_knows_durations_at_once_and_labels_once_measured() -> None:
 def test_given_durations_come_first_and_share_scores_are_the_traces_own_or_the_contention_models() -> None:
     other = FixedPredictor(otherwise_s=777.0)
     predictor = GivenPredictor("file", {"a": 50.0}, a_trace(by("a", label=1), by("b")), other)
-    assert predictor.predict(a_job("a"), None, 0.0) == Prediction(50.0, "file")
-    assert other.asked == 0
+    assert (predictor.predict(a_job("a"), None, 0.0), other.asked) == (Prediction(50.0, "file"), 0)
     assert predictor.predict(a_job("b"), None, 0.0) == Prediction(777.0, "fixed")
     assert predictor.predict(a_job("a"), HEAVY, 0.0).share_score == 1
     found = predictor.predict(a_job("b"), HEAVY, 0.0)
@@ -216,26 +196,16 @@ def test_jobs_without_an_estimate_are_refused_unless_some_are_enough(tmp_path: P
 
 
 def test_a_model_is_run_dry_once_and_later_jobs_reuse_what_that_showed() -> None:  # M1
-    shown = {
-        "first": StageTimes((1.0, 2.0, 3.0, 0.0), 6.0),
-        "again": StageTimes((9.0, 9.0, 9.0, 9.0), 36.0),
-        "wide": StageTimes((4.0, 4.0, 4.0, 4.0), 16.0),
-        "other": StageTimes((5.0, 5.0, 5.0, 5.0), 20.0),
-        "unnamed1": StageTimes((6.0, 6.0, 6.0, 6.0), 24.0),
-        "unnamed2": StageTimes((7.0, 7.0, 7.0, 7.0), 28.0),
-        "never": None,
-    }
-    names = {"first": "bert", "again": "bert", "wide": "bert", "other": "gpt"}
-    items = [by(i, 2 if i == "wide" else 1, 50.0, name=names.get(i, "")) for i in shown]
-    trace = a_trace(*(replace(item, stages=shown[item.job.id]) for item in items))
+    names = {"first": "bert", "again": "bert", "wide": "bert", "other": "gpt", "unnamed1": "", "unnamed2": ""}
+    shown = {job_id: StageTimes((s, s, s, 0.0), 3.0 * s) for s, job_id in enumerate(names, start=1)}
+    items = [by(i, 2 if i == "wide" else 1, 50.0, name=name) for i, name in {**names, "never": ""}.items()]
+    trace = a_trace(*(replace(item, stages=shown.get(item.job.id)) for item in items))
+    jobs = {item.job.id: item.job for item in trace.jobs}
     made = DryRunPredictor(trace, FixedPredictor({"again": 70.0}))
-    found = {item.job.id: made.predict(item.job, None, 0.0) for item in trace.jobs}
-    assert found["first"].stages == shown["first"]
-    assert found["again"].stages == shown["first"], "the same model on as many GPUs"
+    found = {job_id: made.predict(job, None, 0.0) for job_id, job in jobs.items()}
+    expected = {**shown, "again": shown["first"], "never": None}  # the same model on as many GPUs
+    assert {job_id: told.stages for job_id, told in found.items()} == expected
     assert found["again"].duration_s == 70.0, "the rest is the other predictor's"
-    for job_id in ("wide", "other", "unnamed1", "unnamed2", "never"):
-        assert found[job_id].stages == shown[job_id], job_id
     last_first = DryRunPredictor(trace, FixedPredictor())
-    by_id = {item.job.id: item.job for item in trace.jobs}
-    assert last_first.predict(by_id["again"], None, 0.0).stages == shown["again"]
-    assert last_first.predict(by_id["first"], None, 0.0).stages == shown["again"], "whoever is asked about first"
+    for asked in ("again", "first"):
+        assert last_first.predict(jobs[asked], None, 0.0).stages == shown["again"], "whoever is asked about first"

@@ -52,14 +52,8 @@ def pair(
     They are measured at 80 s and requeued at 100 s with all their work to do again.
     """
     trace = a_trace(by("a", 1, a_s, profile=known("a")), by("b", 1, b_s, profile=known("b")))
-    cluster = a_cluster(
-        trace,
-        profiled=lambda job: False,
-        interference=halves,
-        overheads=OverheadSettings(requeue_s=0.0),
-        semantics=semantics,
-        memory=memory,
-    )
+    parts = {"interference": halves, "overheads": OverheadSettings(requeue_s=0.0), "memory": memory}
+    cluster = a_cluster(trace, profiled=lambda job: False, semantics=semantics, **parts)
     cluster.advance(0.0)
     start(cluster, "a", "vc-1:0")
     start(cluster, "b", "vc-1:1")
@@ -68,16 +62,6 @@ def pair(
     cluster.apply([Action(j, VC, Requeue(WHY, part=True)) for j in "ab"])
     start(cluster, "a", "vc-1:0")
     start(cluster, "b", "vc-1:0", "a")
-    return cluster
-
-
-def alone(
-    item: TraceJob, where: str = "vc-1:0", layout: dict[str, tuple[Node, ...]] | None = None
-) -> SimulatedCluster:
-    """One job, started at 0 s."""
-    cluster = a_cluster(a_trace(item), layout, profiled=lambda job: False)
-    cluster.advance(0.0)
-    start(cluster, item.job.id, where)
     return cluster
 
 
@@ -129,34 +113,29 @@ def test_a_pair_shows_its_speeds_after_a_minute_and_makes_a_memory() -> None:
     assert seen == {"a": ("b", 0.5), "b": ("a", 0.25)}
 
 
-@pytest.mark.parametrize("leaves", ["a", "b"])
-def test_a_pair_that_parts_before_a_sampler_could_judge_it_leaves_nothing(leaves: str) -> None:
+@pytest.mark.parametrize(("leaves", "again"), [("a", False), ("b", False), ("a", True)])
+def test_a_pair_that_parts_before_a_sampler_could_judge_it_leaves_nothing_of_it_nor_of_the_next_partner(
+    leaves: str, again: bool
+) -> None:
     memory = PairMemory()
     cluster = pair(memory=memory)
-    cluster.advance(159.0)
+    cluster.advance(130.0 if again else 159.0)
     cluster.apply([Action(leaves, VC, Requeue(WHY, part=True))])
-    cluster.advance(160.0)
-    assert len(memory) == 0
-
-
-def test_the_judgement_of_a_pair_says_nothing_of_the_next_partner() -> None:
-    memory = PairMemory()
-    cluster = pair(memory=memory)
-    cluster.advance(130.0)
-    cluster.apply([Action("a", VC, Requeue(WHY, part=True))])
-    start(cluster, "a", "vc-1:0", "b")
+    if again:
+        start(cluster, "a", "vc-1:0", "b")
     cluster.advance(160.0)
     assert len(memory) == 0
     cluster.advance(190.0)
-    assert len(memory) == 1
+    assert len(memory) == again
 
 
-def in_profiling(item: TraceJob) -> SimulatedCluster:
-    cluster = a_cluster(
-        a_trace(item), profiling_nodes=nodes(1, prefix="p"), overheads=OverheadSettings(requeue_s=10.0)
-    )
+def in_profiling() -> SimulatedCluster:
+    """Job a of 500 s, for its first 80."""
+    parts = {"profiling_nodes": nodes(1, prefix="p"), "overheads": OverheadSettings(requeue_s=10.0)}
+    cluster = a_cluster(a_trace(by("a", 1, 500.0, profile=LIGHT)), **parts)
     cluster.advance(0.0)
-    start(cluster, item.job.id, "p1:0", room=PROFILING)
+    start(cluster, "a", "p1:0", room=PROFILING)
+    cluster.advance(80.0)
     return cluster
 
 
@@ -166,8 +145,7 @@ def member(cluster: SimulatedCluster, room: str) -> Running:
 
 
 def test_a_released_job_starts_over_and_pays_for_the_requeue() -> None:
-    cluster = in_profiling(by("a", 1, 500.0, profile=LIGHT))
-    cluster.advance(80.0)
+    cluster = in_profiling()
     cluster.apply([Action("a", PROFILING, EndProfiling(WHY))])
     assert cluster.moved
     (waiting,) = cluster.observe().partitions[VC].pending
@@ -192,8 +170,7 @@ def test_who_waits_is_shown_in_order_though_one_that_comes_home_does_so_last() -
 
 
 def test_a_kept_job_goes_on_where_it_is() -> None:
-    cluster = in_profiling(by("a", 1, 500.0, profile=LIGHT))
-    cluster.advance(80.0)
+    cluster = in_profiling()
     cluster.apply([Action("a", PROFILING, Keep(WHY))])
     assert member(cluster, PROFILING).stage is Stage.MAIN
     run_out(cluster)
@@ -202,7 +179,9 @@ def test_a_kept_job_goes_on_where_it_is() -> None:
 
 
 def test_a_job_that_left_its_gpus_before_t_prof_is_not_measured() -> None:
-    cluster = alone(by("a", 1, 500.0, profile=HEAVY))
+    cluster = a_cluster(a_trace(by("a", 1, 500.0, profile=HEAVY)), profiled=lambda job: False)
+    cluster.advance(0.0)
+    start(cluster, "a", "vc-1:0")
     cluster.advance(50.0)
     cluster.apply([Action("a", VC, Requeue(WHY))])
     cluster.advance(60.0)
@@ -225,6 +204,7 @@ def test_a_vc_named_like_the_profiling_partition_or_without_nodes_is_an_error_th
 
 DAY = 86400.0
 LAYOUT = {"a": nodes(2, prefix="a-"), "b": nodes(1, prefix="b-")}
+ONE_NODE = {VC: nodes(1, prefix="vc-")}
 
 
 def read(tmp_path: Path, *lines: str, epoch_s: float | None = None, head: str = "") -> Outages:
@@ -238,22 +218,17 @@ def limited(name: str, gpus: int, seconds: float, limit_s: float | None, submit_
     return by(name, gpus, seconds, submit_s, time_limit_s=limit_s)
 
 
-def run_on(cluster: SimulatedCluster) -> Run:
+def run_on(trace: Trace, layout: dict[str, tuple[Node, ...]], outages: Outages) -> Run:
+    cluster = a_cluster(trace, layout, profiled=lambda job: False, outages=outages)
     return run(cluster, policy("fifo"), HistoryPredictor())
 
 
 def test_events_name_nodes_vcs_or_all_and_come_again(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        "window,*,1-02:00,1-04:00,,maintenance",
-        "window,a,3600,7200,week,",
-        '"down","a-[1-2],b-1",10:00:00,,,',
-    )
+    planned = ("window,*,1-02:00,1-04:00,,maintenance", "window,a,3600,7200,week,")
+    found = read(tmp_path, *planned, '"down","a-[1-2],b-1",10:00:00,,,')
     maintenance, closed = Window(DAY + 7200, DAY + 14400, "maintenance"), Window(3600.0, 7200.0, "closed")
-    again = Window(7 * DAY + 3600, 7 * DAY + 7200, "closed")
-    assert found.windows == {"a-1": (closed, maintenance, again), "a-2": (closed, maintenance, again)} | {
-        "b-1": (maintenance,)
-    }
+    of_a = (closed, maintenance, Window(7 * DAY + 3600, 7 * DAY + 7200, "closed"))
+    assert found.windows == {"a-1": of_a, "a-2": of_a, "b-1": (maintenance,)}
     assert found.downs == dict.fromkeys(("a-1", "a-2", "b-1"), (Window(36000.0, None, "down"),))
 
 
@@ -264,28 +239,28 @@ def test_a_trace_with_dates_takes_dates(tmp_path: Path) -> None:
     assert len(found.windows["b-1"]) == 9  # up to the last submission
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("broken,*,0,1,,", "line 2: column event: 'broken' is neither 'window' nor 'down'"),
-        ("window,c,0,1,,", "line 2: column nodes: there is no VC or node 'c'; write *, or of these: a (a-1 to a-2)"),
-        ("window,a-[,0,1,,", "line 2: column nodes: 'a-[' is not a host list"),
-        ("window,a,soon,1,,", "line 2: column from: 'soon' is no time; write seconds of the trace, 3-18:00"),
-        ("window,a,-1,1,,", "line 2: column from: '-1' is no time"),
-        ("window,a,2024-01-02,1,,", "line 2: column from: '2024-01-02' is a date, and the trace has none"),
-        ("window,a,5,5,,", "line 2: column until: '5' is not after '5'"),
-        ("window,a,5,6,month,", "line 2: column every: 'month' is neither 'day' nor 'week' nor empty"),
-        ("window,a,0,1-00:00,day,", "line 2: column until: an event of every day must end before the next begins"),
-        ("window,a,5,,day,", "line 2: column until: an event of every day must end"),
-        ("window,a-1,a-2,5,6,,", "line 2: more values than columns; quote a list of nodes"),
-        ("", "names no event"),
-        ("job_id,when", "line 1: no column event, nodes, from (found: job_id, when)"),
-    ],
-)
-def test_a_bad_event_is_refused_with_its_place(tmp_path: Path, line: str, says: str) -> None:
+BAD_EVENTS = {
+    "broken,*,0,1,,": "line 2: column event: 'broken' is neither 'window' nor 'down'",
+    "window,c,0,1,,": "line 2: column nodes: there is no VC or node 'c'; write *, or of these: a (a-1 to a-2)",
+    "window,a-[,0,1,,": "line 2: column nodes: 'a-[' is not a host list",
+    "window,a,soon,1,,": "line 2: column from: 'soon' is no time; write seconds of the trace, 3-18:00",
+    "window,a,-1,1,,": "line 2: column from: '-1' is no time",
+    "window,a,2024-01-02,1,,": "line 2: column from: '2024-01-02' is a date, and the trace has none",
+    "window,a,5,5,,": "line 2: column until: '5' is not after '5'",
+    "window,a,5,6,month,": "line 2: column every: 'month' is neither 'day' nor 'week' nor empty",
+    "window,a,0,1-00:00,day,": "line 2: column until: an event of every day must end before the next begins",
+    "window,a,5,,day,": "line 2: column until: an event of every day must end",
+    "window,a-1,a-2,5,6,,": "line 2: more values than columns; quote a list of nodes",
+    "": "names no event",
+    "job_id,when": "line 1: no column event, nodes, from (found: job_id, when)",
+}
+
+
+@pytest.mark.parametrize("line", BAD_EVENTS)
+def test_a_bad_event_is_refused_with_its_place(tmp_path: Path, line: str) -> None:
     with pytest.raises(TraceError) as caught:
         read(tmp_path, line, head=line if line.startswith("job_id") else "")
-    assert says in str(caught.value)
+    assert BAD_EVENTS[line] in str(caught.value)
     assert str(tmp_path / "events.csv") in str(caught.value)
     with pytest.raises(TraceError, match="cannot be read"):
         read_events(tmp_path / "none.csv", a_trace(by("x")), LAYOUT)
@@ -304,44 +279,31 @@ WINDOW = Outages({"vc-1": (Window(1000.0, 2000.0, "m"),)})
 @pytest.mark.parametrize("name", ["backfill", "lucid"])
 def test_what_ends_before_a_window_starts_and_what_does_not_starts_at_its_end(name: str) -> None:
     trace = a_trace(limited("long", 1, 500.0, 1001.0), limited("short", 1, 400.0, 1000.0))
-    outcomes, tape = replay(name, trace, {VC: nodes(1, prefix="vc-")}, outages=WINDOW, profiling={"enabled": False})
+    outcomes, tape = replay(name, trace, ONE_NODE, outages=WINDOW, profiling={"enabled": False})
     assert (outcomes["short"].start_s, outcomes["long"].start_s) == (0.0, 2000.0)
     assert [snapshot.now_s for snapshot, _, _ in tape.cycles] == [0.0, 400.0, 1000.0, 2000.0, 2500.0]
 
 
 def test_a_run_that_outlived_its_limit_starts_over_after_the_window() -> None:
-    trace = a_trace(limited("late", 1, 1500.0, 900.0))
-    cluster = a_cluster(trace, {VC: nodes(1, prefix="vc-")}, profiled=lambda job: False, outages=WINDOW)
-    result = run_on(cluster)
-    (outcome,) = result.outcomes
-    assert outcome.end_s == 2000.0 + 1500.0 + 10.0  # overheads.requeue_s
-    assert run_metrics(result)["windows"] == {
-        "windows": 1,
-        "unused_before_gpu_h": pytest.approx(7 * 1000 / 3600),
-        "there_before_gpu_h": pytest.approx(8 * 1000 / 3600),
-        "runs_cut": 1,
-        "runs_left": 0,
-        "lost_gpu_h": pytest.approx(1000 / 3600),
-        "runs_failed": 0,
-    }
+    result = run_on(a_trace(limited("late", 1, 1500.0, 900.0)), ONE_NODE, WINDOW)
+    assert result.outcomes[0].end_s == 2000.0 + 1500.0 + 10.0  # overheads.requeue_s
+    gpu_h = {"unused_before_gpu_h": 7 * 1000 / 3600, "there_before_gpu_h": 8 * 1000 / 3600, "lost_gpu_h": 1000 / 3600}
+    counts = {"windows": 1, "runs_cut": 1, "runs_left": 0, "runs_failed": 0}
+    assert run_metrics(result)["windows"] == pytest.approx(gpu_h | counts)
 
 
 def test_a_node_that_goes_down_loses_its_runs_and_nobody_knew() -> None:
     downs = Outages({}, {"vc-1": (Window(100.0, 300.0, "down"),)})
     trace = a_trace(limited("here", 8, 200.0, None), limited("there", 8, 200.0, None))
-    cluster = a_cluster(trace, {VC: nodes(2, prefix="vc-")}, profiled=lambda job: False, outages=downs)
-    result = run_on(cluster)
-    ends = {outcome.job.id: outcome.end_s for outcome in result.outcomes}
-    assert ends == {"here": 200.0 + 210.0, "there": 200.0}
+    result = run_on(trace, {VC: nodes(2, prefix="vc-")}, downs)
+    assert {outcome.job.id: outcome.end_s for outcome in result.outcomes} == {"here": 200.0 + 210.0, "there": 200.0}
     assert result.windows is not None
     assert (result.windows.failed, result.windows.cut) == (1, 0)
 
 
 def test_a_job_that_fits_before_no_window_does_not_keep_the_replay_going() -> None:
     for_ever = Outages({"vc-1": (Window(1000.0, None, "gone"),)})
-    outcomes, _ = replay(
-        "backfill", a_trace(limited("long", 1, 5000.0, 5000.0)), {VC: nodes(1, prefix="vc-")}, outages=for_ever
-    )
+    outcomes, _ = replay("backfill", a_trace(limited("long", 1, 5000.0, 5000.0)), ONE_NODE, outages=for_ever)
     assert outcomes["long"].end_s == -1.0
 
 
@@ -359,13 +321,11 @@ def test_no_run_overlaps_a_window(rng: random.Random) -> None:
         windows[f"vc-{i + 1}"] = tuple(Window(at, at + rng.randint(1, 400), "w") for at in begins)
     items = []
     for k in range(30):
-        seconds = rng.randint(1, 900)
-        limit_s = seconds * rng.choice([1.0, 1.5, 4.0])
-        items.append(limited(f"j{k}", rng.choice([1, 2, 4, 8, 12]), seconds, limit_s, rng.randint(0, 4000)))
-    name = rng.choice(["fifo", "backfill", "lucid", "srtf", "tiresias"])
-    outcomes, tape = replay(
-        name, a_trace(*items), {VC: nodes(3, prefix="vc-")}, outages=Outages(windows), profiling={"enabled": False}
-    )
+        seconds, gpus = rng.randint(1, 900), rng.choice([1, 2, 4, 8, 12])
+        items.append(limited(f"j{k}", gpus, seconds, seconds * rng.choice([1.0, 1.5, 4.0]), rng.randint(0, 4000)))
+    name, rules = rng.choice(["fifo", "backfill", "lucid", "srtf", "tiresias"]), {"profiling": {"enabled": False}}
+    layout = {VC: nodes(3, prefix="vc-")}
+    outcomes, tape = replay(name, a_trace(*items), layout, outages=Outages(windows), **rules)
     assert all(outcome.end_s >= 0 for outcome in outcomes.values())
     for snapshot, _, _ in tape.cycles:
         part = snapshot.partitions[VC]

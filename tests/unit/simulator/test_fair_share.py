@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -52,9 +53,7 @@ def test_usage_counts_half_after_a_half_life() -> None:
     book.holds(b, 1, 8 * DAY)
     book.holds(b, -1, 9 * DAY)
     # a: just under 2 GPU-days, halved and a little more; b: just under 1, so nearly half each
-    factors = book.factors(10 * DAY)
-    assert factors["a", ""] == pytest.approx(0.5, abs=0.05)
-    assert factors["b", ""] == pytest.approx(0.5, abs=0.05)
+    assert book.factors(10 * DAY) == pytest.approx({("a", ""): 0.5, ("b", ""): 0.5}, abs=0.05)
 
 
 def planned(bound: float, **estimates_s: float) -> PartitionPlan:
@@ -90,13 +89,11 @@ def test_no_factor_moves_a_value_by_more_than_the_bound(factor: float, bound: fl
     assert 1 / bound - 1e-9 <= found.times <= bound + 1e-9
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"fairness": {"share_bound": 4.0}},
-        {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}},  # the plain order beside
-    ],
-)
+BESIDE = {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}}
+"""The plain order is made, too."""
+
+
+@pytest.mark.parametrize("rules", [{"fairness": {"share_bound": 4.0}}, BESIDE])
 def test_a_kept_plan_is_made_anew_when_factors_change(rules: dict[str, Any]) -> None:
     room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
     chosen = policy("lucid", None, **rules, **OFF)
@@ -115,17 +112,15 @@ def test_slurms_order_weighs_it_too() -> None:
     assert started(policy("backfill").plan(scene).partitions["vc"]) == ["a"]
 
 
-def sshare(name: str, kind: str, factor: object) -> dict[str, object]:
-    """A row of sshare, cut down to what is read."""
-    return {"name": name, "parent": "vision", "type": [kind], "fairshare": {"factor": factor, "level": 1.0}}
-
-
 def test_slurms_own_factors_are_read() -> None:
     rows = [
-        sshare("root", "ASSOCIATION", {"set": True, "number": 0}),
-        sshare("ann", "USER", {"set": True, "number": 0.25}),
-        sshare("bob", "USER", {"set": False, "number": 0}),
-        sshare("cyd", "USER", 0.5),  # as of Slurm 23.11
+        {"name": name, "parent": "vision", "type": [kind], "fairshare": {"factor": factor, "level": 1.0}}
+        for name, kind, factor in (
+            ("root", "ASSOCIATION", {"set": True, "number": 0}),
+            ("ann", "USER", {"set": True, "number": 0.25}),
+            ("bob", "USER", {"set": False, "number": 0}),
+            ("cyd", "USER", 0.5),  # as of Slurm 23.11
+        )
     ]
     assert fair_shares_from({"shares": {"shares": rows}}) == {("vision", "ann"): 0.25, ("vision", "cyd"): 0.5}
     for wrong in ({}, {"shares": []}, {"shares": {"shares": "none"}}):
@@ -134,16 +129,8 @@ def test_slurms_own_factors_are_read() -> None:
 
 
 def test_slurm_is_asked_now_and_then_and_may_have_none() -> None:
-    answers: list[dict[tuple[str, str], float] | Exception] = [
-        {("a", "ann"): 0.5}, {("a", "ann"): 0.5}, ClusterError("no accounting"), ClusterUnavailable("down"), {}
-    ]  # fmt: skip
-
-    def ask() -> dict[tuple[str, str], float]:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+    ann, trouble = {("a", "ann"): 0.5}, (ClusterError("no accounting"), ClusterUnavailable("down"))
+    ask = Mock(side_effect=[ann, dict(ann), *trouble, {}])
     shares = FairShares(ask, 300.0)
     first = shares(0.0)
     assert shares(299.0) is first
@@ -153,20 +140,15 @@ def test_slurm_is_asked_now_and_then_and_may_have_none() -> None:
     with pytest.raises(ClusterUnavailable):
         shares(900.0)
     assert shares(901.0) == {}
-    assert shares.why_none == ""
-    assert not answers
+    assert (shares.why_none, ask.call_count) == ("", 5)
 
 
 def test_in_a_replay_the_account_that_used_much_waits_longer() -> None:
     """heavy fills the cluster for two hours; then both ask for the same, heavy first."""
-    before = [by(f"h{i}", 1, 7200.0, 0.0, account="heavy") for i in range(4)]
-    rivals = [
-        by(f"{name}{i}", 1, 600.0, 10.0 + offset + i, account=name)
-        for offset, name in ((0, "heavy"), (100, "light"))
-        for i in range(8)
-    ]
-    scene = Scenario(a_trace(*before, *rivals), {"vc": 1}, predictor="oracle")
-    scene = replace(scene, shape=replace(scene.shape, gpus=4))
+    jobs = [by(f"h{i}", 1, 7200.0, 0.0, account="heavy") for i in range(4)]
+    for begin_s, name in ((10.0, "heavy"), (110.0, "light")):
+        jobs += [by(f"{name}{i}", 1, 600.0, begin_s + i, account=name) for i in range(8)]
+    scene = Scenario(a_trace(*jobs), {"vc": 1}, NodeShape(4), predictor="oracle")
 
     def mean_start(bound: float, account: str) -> float:
         rules = {"policy": {**OFF, "fairness": {"share_bound": bound}}}
@@ -179,16 +161,11 @@ def test_in_a_replay_the_account_that_used_much_waits_longer() -> None:
 
 
 LIGHT = JobProfile(20.0, 10.0, 1000.0)
-SETTINGS = settings_from(
-    {
-        "policy": {
-            "profiling": {"t_prof_s": 80.0, "carry_on_share": 0.0, "restarts": "allowed"},
-            "packing": {"least_partner_remaining_s": 0.0},
-        },
-        "overheads": {"requeue_s": 10.0, "start_s": 4.0},
-    },
-    "test",
-)
+RULES = {
+    "profiling": {"t_prof_s": 80.0, "carry_on_share": 0.0, "restarts": "allowed"},
+    "packing": {"least_partner_remaining_s": 0.0},
+}
+SETTINGS = settings_from({"policy": RULES, "overheads": {"requeue_s": 10.0, "start_s": 4.0}}, "test")
 
 
 def job(number: int, at_s: float, user: str = "ada") -> TraceJob:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from builders import VC, a_trace, by, policy
+from builders import VC, a_trace, by, elastic, policy
 from lucid.cli.console import answer
 from lucid.cli.main import lucidctl
 from lucid.cli.replay.simulate import gains_words
 from lucid.config.load import settings_from
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
-from lucid.core.job import Elastic, Ended, Job, JobProfile
+from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FreeGpus, Reserved
@@ -25,18 +26,11 @@ from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
 from lucid.simulator.cluster.state import JobOutcome, Semantics
-from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
 from lucid.simulator.engine import _MOST_SAMPLES, Run, Series
 from lucid.simulator.layout import NodeShape
-from lucid.simulator.metrics import (
-    gains,
-    gains_headline,
-    gains_to_dict,
-    loss_text,
-    times_baseline,
-)
+from lucid.simulator.metrics import gains, gains_headline, gains_to_dict, loss_text, times_baseline
 from lucid.simulator.predictors import PackingModels
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report.charts import time_lines
@@ -54,31 +48,24 @@ def ran(scenario: Scenario, policy: str) -> dict[str, JobOutcome]:
     return {outcome.job.id: outcome for outcome in simulate(scenario, policy).outcomes}
 
 
-@pytest.mark.parametrize(
-    ("policy", "predictor", "given", "told"),
-    [
-        ("fifo", "oracle", {"": {"j": 5.0}}, "history"),
-        ("tiresias", "oracle", {}, "history"),
-        ("sjf", "history", {"": {"j": 5.0}}, "oracle"),
-        ("srtf", "history", {}, "oracle"),
-        ("qssf", "history", {}, "history"),
-        ("backfill", "history", {}, "history"),
-        ("backfill", "oracle", {}, "oracle"),
-        ("qssf", "oracle", {}, "oracle"),
-        ("qssf", "oracle", {"": {"j": 5.0}}, "mine"),
-        ("lucid", "history", {"qssf": {"j": 5.0}}, "history"),
-        ("lucid", "history", {"lucid": {"j": 7.0}, "": {"j": 5.0}}, "mine"),
-    ],
-)
+TOLD: list[tuple[str, str, dict[str, float], str]] = [
+    ("fifo", "oracle", {"": 5.0}, "history"), ("tiresias", "oracle", {}, "history"),
+    ("sjf", "history", {"": 5.0}, "oracle"), ("srtf", "history", {}, "oracle"),
+    ("qssf", "history", {}, "history"), ("backfill", "history", {}, "history"),
+    ("qssf", "oracle", {}, "oracle"), ("backfill", "oracle", {}, "oracle"), ("qssf", "oracle", {"": 5.0}, "mine"),
+    ("lucid", "history", {"qssf": 5.0}, "history"), ("lucid", "history", {"lucid": 7.0, "": 5.0}, "mine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "predictor", "given", "told"), TOLD)
 def test_policies_are_told_what_they_are_defined_on(
-    policy: str, predictor: str, given: dict[str, dict[str, float]], told: str
+    policy: str, predictor: str, given: dict[str, float], told: str
 ) -> None:
-    scenario = Scenario(ONE, durations_s=given, predictor=predictor, estimates_name="mine")
-    found = scenario.predictor_for(policy)
+    durations_s = {name: {"j": seconds} for name, seconds in given.items()}
+    found = Scenario(ONE, durations_s=durations_s, predictor=predictor, estimates_name="mine").predictor_for(policy)
     assert found.name == told
     if told == "mine":
-        expected_s = given.get(policy, given.get("", {}))["j"]
-        assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == expected_s
+        assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == given.get(policy, given[""])
 
 
 @pytest.mark.parametrize(("policy", "expected_s"), [("lucid", 10.0), ("qssf", 2220 / 22), ("backfill", 2220 / 22)])
@@ -93,26 +80,22 @@ def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
         simulate(Scenario(ONE, predictor="tarot"), "qssf")
 
 
-@pytest.mark.parametrize(
-    ("profile", "nodes", "asked", "on", "profiled_s", "why"),
-    [
-        (WORKLOAD, 5, None, {}, 80.0, ""),
-        (WORKLOAD, 4, None, {}, 0.0, "a quarter of the cluster"),
-        (WORKLOAD, 4, 1, {}, 80.0, ""),
-        (WORKLOAD, 4, None, {"enabled": True}, 80.0, ""),
-        (None, 5, None, {}, 0.0, "the trace has no GPU readings"),
-        (None, 2, 1, {}, 80.0, ""),
-        (None, 2, None, {"enabled": True}, 80.0, ""),
-        (None, 1, None, {"enabled": True}, 0.0, "no VC can spare a node"),
-    ],
-)
+ON = {"enabled": True}
+PROFILES: list[tuple[JobProfile | None, int, int | None, dict[str, bool], str]] = [
+    (WORKLOAD, 5, None, {}, ""), (WORKLOAD, 4, 1, {}, ""), (WORKLOAD, 4, None, ON, ""),
+    (None, 2, 1, {}, ""), (None, 2, None, ON, ""), (None, 1, None, ON, "no VC can spare a node"),
+    (WORKLOAD, 4, None, {}, "a quarter of the cluster"), (None, 5, None, {}, "the trace has no GPU readings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("profile", "nodes", "asked", "on", "why"), PROFILES)
 def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked_for(
-    profile: JobProfile | None, nodes: int, asked: int | None, on: dict[str, bool], profiled_s: float, why: str
+    profile: JobProfile | None, nodes: int, asked: int | None, on: dict[str, bool], why: str
 ) -> None:
     trace = a_trace(by("j", 1, 1000.0, profile=profile))
     settings = settings_from({"policy": {"profiling": {"home_if_room": False, **on}}}, "a test")
     scenario = Scenario(trace, {"vc": nodes}, settings=settings, profiling_nodes=asked)
-    assert ran(scenario, "lucid")["j"].profiled_s == profiled_s
+    assert ran(scenario, "lucid")["j"].profiled_s == (0.0 if why else 80.0)
     assert why in scenario.not_profiled
     assert bool(why) is bool(scenario.not_profiled)
 
@@ -125,18 +108,16 @@ def test_published_loops_notice_an_end_one_tick_late(policy: str, jct_s: float) 
 
 @pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
 def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any]) -> None:
-    jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
-    trace = a_trace(
-        *(by(name, 1, 1000.0, at_s, rank=i, profile=WORKLOAD, label=0) for i, (name, at_s) in enumerate(jobs))
-    )
+    same = {"profile": WORKLOAD, "label": 0}
+    trace = a_trace(*(by(name, 1, 1000.0, i // 2 * 5000.0, rank=i, **same) for i, name in enumerate("abcd")))
     table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
-    durations_s = {"": {name: 1000.0 for name, _ in jobs}}
+    durations_s = {"": dict.fromkeys("abcd", 1000.0)}
     scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, profiling_nodes=1)
     # a pair that may not be parted would not be made at all
     settings = scenario.settings.changed({"policy.profiling.restarts": "allowed"})
     outcomes = ran(replace(scenario, settings=settings, **how), "lucid")  # type: ignore[arg-type]
     forgets = "remember_pairs" in how
-    assert [outcomes[name].packed for name, _ in jobs] == [True, True, forgets, forgets]
+    assert [outcomes[name].packed for name in "abcd"] == [True, True, forgets, forgets]
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -152,19 +133,16 @@ def test_packing_models_answer_beside_given_estimates(given: bool) -> None:
 
 
 def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
-    trace = a_trace(
-        by("short", 1, 50.0), by("one", 1, 200.0, rank=1), by("two", 1, 300.0, rank=2), by("wide", 8, 400.0, rank=3)
-    )
-    scenario = Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED)
-    outcomes = ran(scenario, "lucid")
+    rows = [("short", 1, 50.0), ("one", 1, 200.0), ("two", 1, 300.0), ("wide", 8, 400.0)]
+    trace = a_trace(*(by(*row, rank=rank) for rank, row in enumerate(rows)))
+    run = simulate(Scenario(trace, {"vc": 34}, NodeShape(1), semantics=Semantics.PUBLISHED_MENDED), "lucid")
+    outcomes = {outcome.job.id: outcome for outcome in run.outcomes}
     assert outcomes["short"].ended_in_profiling
-    assert outcomes["short"].job.vc == "vc"
-    assert outcomes["short"].jct_s == 50.0
+    assert (outcomes["short"].job.vc, outcomes["short"].jct_s) == ("vc", 50.0)
     # two GPUs profile: the third job waits 50 s for one; that counts as its queueing, yet it started at once
-    assert (outcomes["one"].queue_s, outcomes["one"].jct_s) == (0.0, 201.0)
-    assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
-    assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
-    assert simulate(scenario, "lucid").total_gpus == 34
+    found = [(outcomes[name].queue_s, outcomes[name].jct_s) for name in ("one", "two", "wide")]
+    assert found == [(0.0, 201.0), (50.0, 301.0), (0.0, 401.0)]
+    assert run.total_gpus == 34
 
 
 class _Cluster:
@@ -178,10 +156,8 @@ class _Cluster:
 
 def test_the_series_of_a_replay_does_not_grow_with_time() -> None:
     series, cluster = Series(), _Cluster()
-    now_s = 0.0
-    for end_s in (5e3, 3e7, 4e7, 3e8, 6e8):
-        series.hold(cluster, now_s, end_s)  # type: ignore[arg-type]
-        now_s = end_s
+    for begin_s, end_s in pairwise((0.0, 5e3, 3e7, 4e7, 3e8, 6e8)):
+        series.hold(cluster, begin_s, end_s)  # type: ignore[arg-type]
     for counts in (series.busy_gpus, series.shared_gpus, series.pending_gpus, series.pending_jobs["a"]):
         assert _MOST_SAMPLES / 2 <= len(counts) <= _MOST_SAMPLES
         assert len(set(counts)) == 1
@@ -208,12 +184,10 @@ HOSTILE = "<script>alert(1)</script>"
 
 def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
     """Three jobs of an hour, by two users in two VCs, each after its wait; ``more`` of the first one's outcome."""
-    outcomes = []
-    for i, wait_s in enumerate(waits_s):
-        job = Job(f"j{i}", "left" if i < 2 else "right", 1, 0.0, user="ada" if i < 2 else HOSTILE, rank=i)
-        outcomes.append(JobOutcome(job, 3600.0, wait_s, wait_s + 3600.0, wait_s))
-    for name, value in more.items():
-        setattr(outcomes[0], name, value)
+    owners = (("left", "ada"), ("left", "ada"), ("right", HOSTILE))
+    jobs = [Job(f"j{i}", vc, 1, 0.0, user=user, rank=i) for i, (vc, user) in enumerate(owners)]
+    outcomes = [JobOutcome(job, 3600.0, s, s + 3600.0, s) for job, s in zip(jobs, waits_s, strict=True)]
+    outcomes[0] = replace(outcomes[0], **more)
     return Run(policy, "history", outcomes, Series(busy_gpus=array("l", [1])), 8, 1, 0.1, 0.1)
 
 
@@ -256,56 +230,41 @@ def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
     (loss,) = found.losing
     assert (loss.wait_s, loss.profiled_s, loss.slower_s, loss.speed) == (100.0, 80.0, 400.0, 0.8)
     assert loss.lost_s == loss.wait_s + loss.profiled_s + loss.slower_s
-    assert loss_text(loss, lambda s: f"{s:.0f} s") == (
-        "waited 100 s longer; started over after a profiling run of 80 s; ran 400 s longer, sharing its GPUs at "
-        "80% of its speed"
-    )
+    parts = loss_text(loss, lambda s: f"{s:.0f} s").split("; ")
+    assert parts[:2] == ["waited 100 s longer", "started over after a profiling run of 80 s"]
+    assert parts[2:] == ["ran 400 s longer, sharing its GPUs at 80% of its speed"]
 
 
 def test_the_decisions_say_what_it_waited_for() -> None:
-    log = DecisionLog()
-    full = FreeGpus(1, 0, 0, False)
-    kept = Reserved("big", 900.0, 600.0, 1)
+    log, full, kept = DecisionLog(), FreeGpus(1, 0, 0, False), Reserved("big", 900.0, 600.0, 1)
     start = Start((NodeGpus("n1", 1),), (full,))
     for at_s, decision in ((0.0, Hold((full,))), (300.0, Hold((kept, full))), (1000.0, start)):
         log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
     found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
-    assert found.losing[0].waits == (
-        ("nodes are reserved for job big", 700.0),
-        ("behind jobs with less work (estimate x GPUs)", 300.0),
-    )
+    behind = ("behind jobs with less work (estimate x GPUs)", 300.0)
+    assert found.losing[0].waits == (("nodes are reserved for job big", 700.0), behind)
 
 
 PLAIN_TRACE = a_trace(*(by(f"j{i}", 1 + i % 2, 100.0 + i, 10.0 * i) for i in range(12)))
-STAGED = replace(
-    PLAIN_TRACE,
-    jobs=tuple(replace(item, stages=StageTimes((0.5, 0.1, 0.3, 0.1), 1.0, 2.0)) for item in PLAIN_TRACE.jobs),
-)
-TABLE = EpochTable(6.0, (10.0, 6.0, 4.0, 3.0))
-GROWING = a_trace(
-    *(replace(by(f"e{i}", 1, 60.0, 5.0 * i, elastic=Elastic(4, epochs=6.0)), learning=TABLE) for i in range(5))
-)
+STAGES = StageTimes((0.5, 0.1, 0.3, 0.1), 1.0, 2.0)
+STAGED = replace(PLAIN_TRACE, jobs=tuple(replace(item, stages=STAGES) for item in PLAIN_TRACE.jobs))
+CURVE: dict[str, Any] = {"epochs": 6.0, "table": (10.0, 6.0, 4.0, 3.0), "limits": {"epochs": 6.0}}
+GROWING = a_trace(*(elastic(f"e{i}", 1, 5.0 * i, **CURVE) for i in range(5)))
 
 
 def scenario(trace: Trace, nodes: int = 2) -> Scenario:
     return Scenario(trace, {VC: nodes})
 
 
-@pytest.mark.parametrize(
-    ("name", "plain", "staged", "growing"),
-    [
-        ("fifo", True, True, True),
-        ("lucid", True, True, True),
-        ("muri-s", False, True, False),
-        ("elastic", False, False, True),
-        ("elastic-ef", False, False, True),
-    ],
-)
-def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, plain: bool, staged: bool, growing: bool) -> None:
-    found = [applicable(scenario(trace), policy(name)) for trace in (PLAIN_TRACE, STAGED, GROWING)]
-    assert [reason is None for reason in found] == [plain, staged, growing]
-    for reason in found:
-        assert reason is None or reason.startswith("needs ")
+TRACES = {"plain": PLAIN_TRACE, "staged": STAGED, "growing": GROWING}
+NEEDS = {"fifo": "plain staged growing", "lucid": "plain staged growing", "muri-s": "staged", "elastic": "growing"}
+
+
+@pytest.mark.parametrize(("name", "runs"), [*NEEDS.items(), ("elastic-ef", "growing")])
+def test_a_policy_runs_where_the_trace_has_what_it_needs(name: str, runs: str) -> None:
+    found = {kind: applicable(scenario(trace), policy(name)) for kind, trace in TRACES.items()}
+    assert [kind for kind, reason in found.items() if reason is None] == runs.split()
+    assert all(reason is None or reason.startswith("needs ") for reason in found.values())
 
 
 def test_ablations_are_for_those_who_ask() -> None:
@@ -315,10 +274,10 @@ def test_ablations_are_for_those_who_ask() -> None:
 
 
 def test_several_processes_find_what_one_finds() -> None:
-    heard: list[str] = []
     names = ["fifo", "srtf", "muri-l", "elastic", "tiresias"]
-    alone = compare_policies(scenario(STAGED), names, 1, lambda name, done, total: heard.append(name))
-    spread = compare_policies(scenario(STAGED), names, 2, lambda name, done, total: heard.append(name))
+    alone, spread = (
+        compare_policies(scenario(STAGED), names, processes, lambda *heard: None) for processes in (1, 2)
+    )
     assert list(alone.runs) == list(spread.runs) == ["fifo", "srtf", "muri-l", "tiresias"]
     assert list(alone.not_applicable) == list(spread.not_applicable) == ["elastic"]
     for name, run in alone.runs.items():
@@ -345,7 +304,8 @@ def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
 
 
 def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
-    trace = tmp_path / "plain.csv"
-    write_trace(PLAIN_TRACE, trace)
+    write_trace(PLAIN_TRACE, tmp_path / "plain.csv")
     with pytest.raises(ConfigError, match="none of the policies can run"):
-        CliRunner().invoke(lucidctl, ["compare", str(trace), "--policy", "muri-s"], catch_exceptions=False)
+        CliRunner().invoke(
+            lucidctl, ["compare", f"{tmp_path}/plain.csv", "--policy", "muri-s"], catch_exceptions=False
+        )

@@ -36,61 +36,51 @@ from lucid.simulator.traces.window import days_of, pooled
 ASSETS = Path(__file__).parents[2] / "assets" / "traces"
 DAY = 86400.0
 SEPTEMBER = 1598918400.0  # 2020-09-01
-DAILY = replace(
-    a_trace(*(by(f"d{i}", 1 + i % 2, 3600.0, i * DAY, vc="ab"[i % 2]) for i in range(10))), epoch_s=SEPTEMBER
-)
+TEN = a_trace(*(by(f"d{i}", 1 + i % 2, 3600.0, i * DAY, vc="ab"[i % 2]) for i in range(10)))
+DAILY = replace(TEN, epoch_s=SEPTEMBER)
 
 
 def ids(trace: Trace) -> list[str]:
     return [item.job.id for item in trace.jobs]
 
 
-@pytest.mark.parametrize(
-    ("begin", "days", "kept"),
-    [
-        (None, 2.0, ["d0", "d1"]),
-        ("7", None, ["d7", "d8", "d9"]),
-        ("6.5", 2.0, ["d7", "d8"]),
-        ("2020-09-03", 1.5, ["d2", "d3"]),
-        ("2020-09-03T00:00:01", 1.0, ["d3"]),
-        ("2020-09-03T02:00:00+02:00", 1.0, ["d2"]),
-    ],
-)
-def test_a_window_has_the_jobs_that_arrive_in_it(begin: str | None, days: float | None, kept: list[str]) -> None:
+WINDOWS: list[tuple[str | None, float | None, int, int]] = [
+    (None, 2.0, 0, 2), ("7", None, 7, 10), ("6.5", 2.0, 7, 9), ("2020-09-03", 1.5, 2, 4),
+    ("2020-09-03T00:00:01", 1.0, 3, 4), ("2020-09-03T02:00:00+02:00", 1.0, 2, 3),
+]  # fmt: skip
+NO_WINDOWS = [
+    (DAILY, "20", None, r"no job of .* arrives in that window; .* from day 0 to day 9.00 \(2020-09-01T00:00 to"),
+    (DAILY, "2.5", 0.25, "no job"),
+    (DAILY, "-1", None, "neither a day of the trace .* nor a date"),
+    (DAILY, "nan", None, "neither a day"),
+    (DAILY, "2020-13-01", None, "neither a day"),
+    (TEN, "2020-09-03", None, "is a date, and .* has none; give a day of the trace"),
+]
+
+
+@pytest.mark.parametrize(("begin", "days", "first", "after"), WINDOWS)
+def test_a_window_has_the_jobs_that_arrive_in_it(begin: str, days: float, first: int, after: int) -> None:
     found = days_of(DAILY, begin, days)
-    assert ids(found) == kept
-    assert [item.job.rank for item in found.jobs] == list(range(len(kept)))
+    assert ids(found) == [f"d{i}" for i in range(first, after)]
+    assert [item.job.rank for item in found.jobs] == list(range(after - first))
     assert found.jobs[0].job.submit_s == 0.0
-    assert found.epoch_s == SEPTEMBER + int(kept[0][1]) * DAY, "hours of the day stay"
+    assert found.epoch_s == SEPTEMBER + first * DAY, "hours of the day stay"
     left_out = dict(found.skipped)
-    assert left_out.get("submitted before the window", 0) == int(kept[0][1])
-    assert sum(left_out.values()) + len(kept) == 10
+    assert left_out.get("submitted before the window", 0) == first
+    assert sum(left_out.values()) + after - first == 10
 
 
-@pytest.mark.parametrize(
-    ("begin", "days", "says"),
-    [
-        ("20", None, r"no job of .* arrives in that window; .* from day 0 to day 9.00 \(2020-09-01T00:00 to"),
-        ("2.5", 0.25, "no job"),
-        ("-1", None, "neither a day of the trace .* nor a date"),
-        ("nan", None, "neither a day"),
-        ("2020-13-01", None, "neither a day"),
-    ],
-)
-def test_a_window_without_jobs_and_a_begin_that_is_no_time_are_refused(begin: str, days: float, says: str) -> None:
+@pytest.mark.parametrize(("trace", "begin", "days", "says"), NO_WINDOWS)
+def test_a_window_without_jobs_and_a_begin_that_is_no_time_are_refused(
+    trace: Trace, begin: str, days: float, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
-        days_of(DAILY, begin, days)
-    with pytest.raises(ConfigError, match=r"is a date, and .* has none; give a day of the trace"):
-        days_of(replace(DAILY, epoch_s=None), "2020-09-03", None)
+        days_of(trace, begin, days)
 
 
-def test_load_is_gpu_hours_asked_over_those_at_hand_until_the_last_submission() -> None:
-    trace = a_trace(by("a", 4, 100.0, vc="x"), by("b", 8, 50.0, 100.0, vc="y"))
-    assert offered_load(trace, 8) == 1.0
+def test_a_cluster_is_sized_to_a_load_until_the_last_submission_and_holds_the_largest_jobs_beside_profiling() -> None:
+    assert offered_load(a_trace(by("a", 4, 100.0, vc="x"), by("b", 8, 50.0, 100.0, vc="y")), 8) == 1.0
     assert offered_load(a_trace(by("a"), by("b")), 8) is None
-
-
-def test_a_cluster_is_sized_to_a_load_and_holds_the_largest_jobs_beside_what_profiles() -> None:
     long = a_trace(*(by(f"j{i}", 8, 4000.0, 100.0 * i, vc="xy"[i % 2]) for i in range(101)))
     assert sized_to_load(long, 8, 1.0) == {"x": 20, "y": 20}
     assert sum(sized_to_load(long, 8, 0.8).values()) == 50
@@ -101,25 +91,20 @@ def test_a_cluster_is_sized_to_a_load_and_holds_the_largest_jobs_beside_what_pro
         sized_to_load(a_trace(by("a"), by("b")), 8, 0.9)
 
 
-def test_a_pool_is_the_same_jobs_in_one_vc() -> None:
-    assert pooled(DAILY).vcs == ("pool",)
-    assert ids(pooled(DAILY)) == ids(DAILY)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     write_trace(DAILY, tmp_path / "log.csv")
     return tmp_path / "log.csv"
 
 
-def said(*words: str | Path) -> dict[str, Any]:
+def said(*words: str | Path) -> Any:
     told = CliRunner().invoke(lucidctl, [*map(str, words), "--json"], catch_exceptions=False)
     assert told.exit_code == 0, told.output
-    found: dict[str, Any] = json.loads(told.stdout)
-    return found
+    return json.loads(told.stdout)
 
 
 def test_options_choose_days_nodes_and_walls(log: Path, tmp_path: Path) -> None:
+    assert (pooled(DAILY).vcs, ids(pooled(DAILY))) == (("pool",), ids(DAILY)), "the same jobs in one VC"
     (tmp_path / "vcs.csv").write_text(",num\na,3\nb,2\n")
     plain = ("simulate", log, "--policy", "backfill", "--policy", "fifo")
     walls, pool = (said(*plain, "--vcs", tmp_path / "vcs.csv", *more) for more in ((), ("--pool",)))
@@ -134,25 +119,23 @@ def test_options_choose_days_nodes_and_walls(log: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/report.html").exists()
     part = said(*plain, "--from", "2020-09-04", "--days", "3", "--gpus-per-node", "2", "--load", "0.01")
     assert part["jobs"] == 3
-    assert part["notes"][:2] == [
-        "left out of the trace: 3 rows, submitted before the window",
-        "left out of the trace: 4 rows, submitted after the window",
-    ]
+    counts = ((3, "before"), (4, "after"))
+    assert part["notes"][:2] == [f"left out of the trace: {n} rows, submitted {at} the window" for n, at in counts]
     assert part["load"] == pytest.approx(0.01, rel=0.1)
     assert any("chosen for a load of 0.01; on whole nodes it is 0.01" in note for note in part["notes"])
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--load", "0.9", "--nodes", "3"), "--nodes and --load each say how many nodes there are; give one of them"),
-        (("--pool", "--lending", "borrow"), "--pool leaves one VC"),
-        (("--from", "tomorrow"), "--from tomorrow: is neither"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(log: Path, options: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        CliRunner().invoke(lucidctl, ["simulate", str(log), *options], catch_exceptions=False)
+CONTRADICT = {
+    "--load 0.9 --nodes 3": "--nodes and --load each say how many nodes there are; give one of them",
+    "--pool --lending borrow": "--pool leaves one VC",
+    "--from tomorrow": "--from tomorrow: is neither",
+}
+
+
+@pytest.mark.parametrize("options", CONTRADICT)
+def test_options_that_contradict_each_other_are_refused(log: Path, options: str) -> None:
+    with pytest.raises(ConfigError, match=CONTRADICT[options]):
+        said("simulate", log, *options.split())
 
 
 def test_figures_of_a_trace_are_as_recorded() -> None:
@@ -166,26 +149,22 @@ def test_figures_of_a_trace_are_as_recorded() -> None:
 # -- nodes
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (",num\na,0\n", "line 2: column num: '0' is not a number of nodes of at least 1"),
-        (",num\na,-1\n", "line 2: column num: '-1'"),
-        (",num\na,2\n\nb\n", "line 4: 'b' has no second column"),
-        (",num\n,2\n", "line 2: column 1: VC name '' is empty"),
-        (",num\na,1\na,1\n", "line 3: column 1: VC name 'a' is empty or is in the file twice"),
-        ("", "names no VC"),
-    ],
-)
-def test_a_bad_file_of_vcs_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+BAD_VCS = {
+    b",num\na,0\n": "line 2: column num: '0' is not a number of nodes of at least 1",
+    b",num\na,-1\n": "line 2: column num: '-1'",
+    b",num\na,2\n\nb\n": "line 4: 'b' has no second column",
+    b",num\n,2\n": "line 2: column 1: VC name '' is empty",
+    b",num\na,1\na,1\n": "line 3: column 1: VC name 'a' is empty or is in the file twice",
+    b"": "names no VC",
+    b",num\n\xff\xfe,1\n": "cannot be read",
+}
+
+
+@pytest.mark.parametrize("content", BAD_VCS)
+def test_a_bad_file_of_vcs_is_refused_with_its_place(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vcs.csv"
-    path.write_text(text)
-    with pytest.raises(TraceError) as caught:
-        read_vcs(path)
-    assert says in str(caught.value)
-    assert str(path) in str(caught.value)
-    path.write_bytes(b",num\n\xff\xfe,1\n")
-    with pytest.raises(TraceError, match="cannot be read"):
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=f"{path}.*{BAD_VCS[content]}"):
         read_vcs(path)
 
 
@@ -196,12 +175,10 @@ def test_nodes_have_the_shape_and_names_of_their_vc() -> None:
 
 
 def test_a_vc_is_sized_for_what_its_jobs_hold_at_once_for_95_percent_of_the_time() -> None:
-    burst = [by(f"b{i}", 1, 10.0, 0.0) for i in range(40)]
     steady = [by(f"s{i}", 4, 100.0, 100.0 * i) for i in range(11)]
     # 44 GPUs are held for 10 s of the 1,000 s, 4 for the rest: the burst queues
-    assert sized_vcs(a_trace(*burst, *steady), 4) == {"vc": 1}
-    long_burst = [by(f"b{i}", 1, 100.0, 0.0) for i in range(40)]
-    assert sized_vcs(a_trace(*long_burst, *steady), 4) == {"vc": 11}
+    for burst_s, sized in ((10.0, 1), (100.0, 11)):
+        assert sized_vcs(a_trace(*(by(f"b{i}", 1, burst_s) for i in range(40)), *steady), 4) == {"vc": sized}
 
 
 def test_nodes_are_shared_out_by_gpu_hours() -> None:
@@ -233,22 +210,8 @@ def test_two_percent_of_the_nodes_profile_unless_told_at_least_one_and_a_vc_keep
 # -- synthetic histories
 
 
-def test_same_settings_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
-    few = preset("month-small").resized(400, None)
-    first, again, other = (synthesise(few, seed) for seed in (7, 7, 8))
-    for name, trace in (("a", first), ("b", again)):
-        write_trace(trace, tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert read_trace(tmp_path / "a") == again
-    assert other.jobs != first.jobs
-
-
-MADE = {
-    "month-small": "6a9e425bdd7c89ab",
-    "month-10k": "8cf73aa42373b19c",
-    "burst": "dfe3590fe4a33c20",
-    "month-logs": "e6c56f60417946ea",
-}
+MADE = {"month-small": "6a9e425bdd7c89ab", "month-10k": "8cf73aa42373b19c", "burst": "dfe3590fe4a33c20"}
+MADE |= {"month-logs": "e6c56f60417946ea"}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -258,13 +221,16 @@ def test_the_presets_are_byte_for_byte_what_they_were(name: str, tmp_path: Path)
     assert sha256((tmp_path / "made.csv").read_bytes()).hexdigest()[:16] == MADE[name]
 
 
-def test_resizing_keeps_the_rate() -> None:
+def test_resizing_keeps_the_rate_and_a_history_reads_back_as_it_was_made(tmp_path: Path) -> None:
     small = preset("month-small").resized(400, None)
     assert (small.jobs, small.days) == (400, pytest.approx(2.8))
     week = preset("month-small").resized(None, 7)
     assert (week.jobs, week.days) == (1000, 7)
     assert preset("burst").resized(None, None) is preset("burst")
     trace = synthesise(week, 3)
+    assert synthesise(week, 4).jobs != trace.jobs, "the seed tells"
+    write_trace(trace, tmp_path / "week.csv")
+    assert read_trace(tmp_path / "week.csv") == trace
     asked = sum(vc.nodes * vc.utilisation for vc in week.vcs) * week.gpus_per_node * week.days * 24
     assert describe(trace)["offered_gpu_h"] == pytest.approx(asked, rel=0.005)
 

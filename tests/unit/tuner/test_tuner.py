@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from builders import nodes
 from lucid.cli.main import lucidctl
 from lucid.config.load import Settings, load_settings
 from lucid.core.job import Ended, Job
@@ -25,14 +26,7 @@ from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 from lucid.tuner.evidence import LEAST_DAYS, compare_days
 from lucid.tuner.past import floorplan, stored_trace
-from lucid.tuner.proposal import (
-    Proposal,
-    apply_proposal,
-    changed_values,
-    load_proposal,
-    rollback,
-    save_proposal,
-)
+from lucid.tuner.proposal import Proposal, apply_proposal, changed_values, load_proposal, rollback, save_proposal
 from lucid.tuner.search import SPACE, JobTimes, Journal, Trial, choose, search, value_at, with_values
 
 
@@ -71,11 +65,9 @@ def test_a_sure_gain_survives() -> None:
     old = rng.lognormal(8, 1, 600)
     found = compare_days(times(old, 12), times(old * rng.uniform(0.7, 0.9, 600), 12), seed=1)
     assert found.survives, found.why
-    average = found.changes[0]
-    assert average.high < 0
-    assert -0.25 < average.relative < -0.15
-    assert found.days == 12
-    assert found.losers == ()
+    assert found.changes[0].high < 0
+    assert -0.25 < found.changes[0].relative < -0.15
+    assert (found.days, found.losers) == (12, ())
 
 
 def test_bounds_hold_what_they_promise_with_a_week_of_days() -> None:
@@ -92,28 +84,22 @@ def test_bounds_hold_what_they_promise_with_a_week_of_days() -> None:
     assert wrong <= 4  # three are expected; with plain percentiles it is seven
 
 
-def test_few_days_say_nothing() -> None:
-    old = np.full(100, 1000.0)
-    found = compare_days(times(old, LEAST_DAYS - 1), times(old / 2, LEAST_DAYS - 1), seed=1)
-    assert not found.survives
-    assert f"{LEAST_DAYS - 1} days" in found.why
-
-
-def test_a_gain_that_large_jobs_pay_for_does_not_survive() -> None:
-    old = np.full(600, 1000.0)
-    before = times(old, 12)
-    after = replace(before, jct_s=np.where(before.gpus > 8, 3000.0, 500.0))
-    found = compare_days(before, after, seed=1)
-    assert not found.survives
-    assert "surely be worse" in found.why
-    assert {loser.user for loser in found.losers} == set()  # each user still gains in sum
+def test_few_days_say_nothing_and_a_gain_that_large_jobs_pay_for_does_not_survive() -> None:
+    few, before = times(np.full(100, 1000.0), LEAST_DAYS - 1), times(np.full(600, 1000.0), 12)
+    for old, jct_s, why in (
+        (few, few.jct_s / 2, f"{LEAST_DAYS - 1} days"),
+        (before, np.where(before.gpus > 8, 3000.0, 500.0), "surely be worse"),
+    ):
+        found = compare_days(old, replace(old, jct_s=jct_s), seed=1)
+        assert not found.survives
+        assert why in found.why
+    assert found.losers == ()  # each user still gains in sum
 
 
 def test_losers_are_named_worst_first() -> None:
-    old = np.full(600, 1000.0)
-    before = times(old, 12)
+    before = times(np.full(600, 1000.0), 12)
     factor = np.array([{"u0": 0.5, "u1": 1.1, "u2": 1.3}[u] for u in before.user])
-    losers = compare_days(before, replace(before, jct_s=old * factor), seed=1).losers
+    losers = compare_days(before, replace(before, jct_s=before.jct_s * factor), seed=1).losers
     assert [loser.user for loser in losers] == ["u2", "u1"]
     assert losers[0].after_s == pytest.approx(1300.0)
 
@@ -147,34 +133,32 @@ def test_a_search_goes_on_where_it_stopped_and_starts_with_the_present_settings(
 
 
 def test_the_number_of_processes_changes_nothing(tmp_path: Path, scenario: Scenario) -> None:
-    one = Journal(tmp_path / "one", {})
-    two = Journal(tmp_path / "two", {})
-    search(scenario, choose(["packing"]), one, 4, 1, 1)
-    search(scenario, choose(["packing"]), two, 4, 1, 2)
+    one, two = Journal(tmp_path / "one", {}), Journal(tmp_path / "two", {})
+    for processes, journal in ((1, one), (2, two)):
+        search(scenario, choose(["packing"]), journal, 4, 1, processes)
     assert one.trials == two.trials
 
 
-def proposal(changes: dict[str, object], present: dict[str, object], survives: bool = True) -> Proposal:
+def proposal(changes: dict[str, int | float | str], present: dict[str, int | float | str]) -> Proposal:
     old = np.full(600, 1000.0)
-    evidence = compare_days(times(old, 12), times(old * (0.8 if survives else 1.0), 12), 1)
-    return Proposal("t", changes, present, 9, 1, 3 * DAY_S, -0.2, evidence)  # type: ignore[arg-type]
+    return Proposal(
+        "t", changes, present, 9, 1, 3 * DAY_S, -0.2, compare_days(times(old, 12), times(0.8 * old, 12), 1)
+    )
 
 
 def test_a_proposal_is_applied_into_a_commented_file_and_taken_back(tmp_path: Path) -> None:
     config = tmp_path / "lucid.toml"
     text = "# ours\n[policy.packing]\ngss = 2  # as agreed\n"
     config.write_text(text)
-    found = proposal(
-        {"policy.packing.gss": 1, "policy.profiling.t_prof_s": 120.0},
-        {"policy.packing.gss": 2, "policy.profiling.t_prof_s": 80.0},
-    )
+    keys = "policy.packing.gss", "policy.profiling.t_prof_s"
+    new, present = (dict(zip(keys, values, strict=True)) for values in ((1, 120.0), (2, 80.0)))
+    found = proposal(new, present)
     save_proposal(tmp_path / "p.json", found)
     loaded = load_proposal(tmp_path / "p.json")
     assert loaded == found
     kept = apply_proposal(loaded, config)
     assert "# as agreed" in config.read_text()
-    assert load_settings(config).policy.packing.gss == 1
-    assert load_settings(config).policy.profiling.t_prof_s == 120.0
+    assert [value_at(load_settings(config), key) for key in keys] == [1, 120.0]
     assert kept.read_text() == text
     with pytest.raises(ConfigError, match="run lucidctl tune again"):
         apply_proposal(loaded, config)
@@ -182,13 +166,8 @@ def test_a_proposal_is_applied_into_a_commented_file_and_taken_back(tmp_path: Pa
     assert config.read_text() == text
     with pytest.raises(ConfigError, match="nothing to roll back"):
         rollback(config)
-
-
-def test_a_proposal_for_no_file_makes_one(tmp_path: Path) -> None:
-    assert (
-        apply_proposal(proposal({"policy.packing.gss": 1}, {"policy.packing.gss": 2}), tmp_path / "new.toml") is None
-    )
-    assert load_settings(tmp_path / "new.toml").policy.packing.gss == 1
+    assert apply_proposal(loaded, tmp_path / "new.toml") is None, "where there is no file it makes one"
+    assert value_at(load_settings(tmp_path / "new.toml"), keys[0]) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 9}', "[]"])
@@ -199,29 +178,27 @@ def test_what_is_no_proposal_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_changes_are_readable_numbers() -> None:
-    assert changed_values(Settings(), {"policy.profiling.t_prof_s": 123.4567, "policy.packing.gss": 2}) == {
-        "policy.profiling.t_prof_s": 123.0
-    }
+    asked: dict[str, int | float | str] = {"policy.profiling.t_prof_s": 123.4567, "policy.packing.gss": 2}
+    assert changed_values(Settings(), asked) == {"policy.profiling.t_prof_s": 123.0}
+
+
+def told(words: str) -> str:
+    done = CliRunner().invoke(lucidctl, words.split())
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def test_the_command(tmp_path: Path) -> None:
-    runner = CliRunner()
-    trace = tmp_path / "t.csv"
-    made = runner.invoke(lucidctl, ["trace", "synth", "month-small", "--jobs", "300", "--out", str(trace)])
-    assert made.exit_code == 0, made.output
-    arguments = ["tune", "--history", str(trace), "--only", "gss", "--trials", "2", "--workers", "1"]
-    done = runner.invoke(lucidctl, [*arguments, "--out", str(tmp_path / "o"), "--json"])
-    assert done.exit_code == 0, done.output
-    data = json.loads(done.stdout)
-    assert data["trials"] == 2
-    assert data["worth_it"] is False
-    shown = runner.invoke(lucidctl, ["tune", "show", str(tmp_path / "o"), "--json"])
-    assert json.loads(shown.stdout) == data
-    for name in ("proposal.json", "proposal.toml", "proposal.html", "trials.jsonl"):
-        assert (tmp_path / "o" / name).exists()
-    refused = runner.invoke(lucidctl, ["tune", "apply", str(tmp_path / "o"), "--config", str(tmp_path / "c.toml")])
-    assert refused.exit_code != 0
-    assert not (tmp_path / "c.toml").exists()
+    trace, out, config = tmp_path / "t.csv", tmp_path / "o", tmp_path / "c.toml"
+    told(f"trace synth month-small --jobs 300 --out {trace}")
+    data = json.loads(told(f"tune --history {trace} --only gss --trials 2 --workers 1 --out {out} --json"))
+    assert (data["trials"], data["worth_it"]) == (2, False)
+    assert json.loads(told(f"tune show {out} --json")) == data
+    assert {"proposal.json", "proposal.toml", "proposal.html", "trials.jsonl"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert CliRunner().invoke(lucidctl, ["tune", "apply", str(out), "--config", str(config)]).exit_code != 0
+    assert not config.exists()
 
 
 def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
@@ -231,18 +208,12 @@ def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
     lease = store.take_lease("me", now_s, 60.0)
     assert lease is not None
     begun_s = [now_s - (12 - n / 5) * DAY_S for n in range(50)]
-    jobs = [
-        Ended(Job(str(n), "vc", 1 + n % 4, at_s, n, "ab"[n % 2]), at_s + DAY_S, 5e4) for n, at_s in enumerate(begun_s)
-    ]
-    store.put_ended(jobs, lease.token)
+    jobs = (Job(str(n), "vc", 1 + n % 4, at_s, n, "ab"[n % 2]) for n, at_s in enumerate(begun_s))
+    store.put_ended([Ended(job, job.submit_s + DAY_S, 5e4) for job in jobs], lease.token)
     store.close()
-    words = (
-        f"tune search --history 30d --config {config} --out {tmp_path}/o --trials 2 --only gss --workers 1 --nodes 4"
-    )
-    done = CliRunner().invoke(lucidctl, [*words.split(), "--workers", "1"])
-    assert done.exit_code == 0, done.output
-    shown = CliRunner().invoke(lucidctl, ["tune", "show", str(tmp_path / "o")])
-    assert "Nothing that was tried beats the present settings" in shown.output
+    short = "--trials 2 --only gss --workers 1 --nodes 4"
+    told(f"tune search --history 30d --config {config} --out {tmp_path}/o {short}")
+    assert "Nothing that was tried beats the present settings" in told(f"tune show {tmp_path}/o")
 
 
 def test_the_store_is_a_log_of_its_own() -> None:
@@ -256,24 +227,19 @@ def test_the_store_is_a_log_of_its_own() -> None:
     ]
     store.put_ended(ended, lease.token)
     trace = stored_trace(store, 0.0)
-    assert [i.job.id for i in trace.jobs] == ["1", "2"]
-    assert trace.epoch_s == 4000.0
-    assert [i.job.submit_s for i in trace.jobs] == [0.0, 1000.0]
-    assert [i.waited_s for i in trace.jobs] == [500.0, 1000.0]
-    assert trace.skipped == (("asked for no GPU", 1),)
+    assert [(i.job.id, i.job.submit_s, i.waited_s) for i in trace.jobs] == [("1", 0.0, 500.0), ("2", 1000.0, 1000.0)]
+    assert (trace.epoch_s, trace.skipped) == (4000.0, (("asked for no GPU", 1),))
     with pytest.raises(TraceError, match="no GPU job that ended"):
         stored_trace(store, 1e6)
 
 
 def test_nodes_that_profile_are_counted_to_the_largest_vc_and_lent_from_there() -> None:
-    def nodes(prefix: str, count: int, gpus: int = 4) -> tuple[Node, ...]:
-        return tuple(Node(f"{prefix}{i}", gpus) for i in range(count))
-
-    plan = floorplan(
-        [Partition("a", nodes("a", 2)), Partition("b", nodes("b", 3)), Partition("p", nodes("p", 1), profiling=True)]
+    a, b, profiling = (
+        Partition(n, nodes(count, 4, n), profiling=n == "p") for n, count in (("a", 2), ("b", 3), ("p", 1))
     )
+    plan = floorplan([a, b, profiling])
     assert plan.vcs == {"a": 2, "b": 4}
     assert (plan.profiling_nodes, plan.shape.gpus, plan.alike) == (1, 4, True)
-    mixed = floorplan([Partition("a", (*nodes("a", 2), Node("x", 8)))])
+    mixed = floorplan([Partition("a", (*a.nodes, Node("x", 8)))])
     assert (mixed.shape.gpus, mixed.alike) == (4, False)
-    assert floorplan([Partition("p", nodes("p", 1), profiling=True)]) is None
+    assert floorplan([profiling]) is None
