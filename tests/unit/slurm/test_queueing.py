@@ -13,10 +13,7 @@ from msgspec import structs
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
-from lucid.slurm.records.request import (
-    EXCLUSIVE,
-    Request,
-)
+from lucid.slurm.records.request import EXCLUSIVE, Request
 from scenes.slurm import MINE, Scene
 
 FAR_S = 360 * 86400.0

@@ -23,15 +23,7 @@ from lucid.errors import ClusterError, ConfigError
 from lucid.slurm.accounting import accounted_from
 from lucid.slurm.act.changes import shard_request
 from lucid.slurm.own.state import JobState, Ownership
-from lucid.slurm.records.fields import (
-    array_tasks,
-    gpu_count,
-    gpu_mask,
-    hosts,
-    is_shards,
-    memory_mib,
-    parse_mark,
-)
+from lucid.slurm.records.fields import array_tasks, gpu_count, gpu_mask, hosts, is_shards, memory_mib, parse_mark
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.json import accounting_trouble, checked_list
