@@ -22,7 +22,7 @@ from scenes.slurm import WHY, Scene
 
 
 def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2"))
+    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2"))
     assert stage.start("1", "n2:0-1") is None
     assert stage.request("1") == Request(tres_per_job="gres/gpu:2", req_nodes="n2")
     assert stage.slurm.records["1"].state == "RUNNING"
@@ -142,10 +142,10 @@ def test_slots_and_whole_gpus_do_not_start_on_a_node_at_the_same_moment(stage: S
 
 
 def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark="jobstats:abc")
-    stage.slurm.submit("2", "vc", 1, mark="lucid:vc=vc;skip=1")
+    stage.jobs("1", mark="jobstats:abc")
+    stage.jobs("2", mark="lucid:vc=vc;skip=1")
     stage.slurm.submit("4", "elsewhere", 1, mark="none")
-    stage.slurm.submit("5", "vc", 1, held=False)
+    stage.jobs("5", held=False)
     assert not stage.look().pending
     assert stage.mend() == []
     assert stage.slurm.writes == []
@@ -154,7 +154,7 @@ def test_jobs_that_are_not_ours_are_left_alone(stage: Scene) -> None:
 
 
 def test_a_job_that_its_user_holds_again_stays_held(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1)
+    stage.jobs("1")
     stage.start("1", "n1:0")
     stage.slurm.requeue_hold("1")
     assert not stage.look().pending
@@ -169,10 +169,10 @@ def test_a_job_that_its_user_holds_again_stays_held(stage: Scene) -> None:
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ORDER])
 def test_outside_pack_mode_nothing_is_done(stage: Scene, mode: Mode) -> None:
     stage.modes["vc"] = mode
-    stage.slurm.submit("1", "vc", 4, held=False, mark="")
-    stage.slurm.submit("2", "vc", 8, held=False, mark="none")
+    stage.jobs("1", 4, held=False, mark="")
+    stage.jobs("2", 8, held=False, mark="none")
     assert [e.job.id for e in stage.look().running] == ["1"]
-    stage.slurm.submit("3", "vc", 8, held=False, mark="none")
+    stage.jobs("3", 8, held=False, mark="none")
     assert [e.job.id for e in stage.look().pending] == ["2", "3"]
     assert f"{mode} mode" in str(stage.start("3", "n1:0-3 n2:0-3"))
     assert stage.slurm.writes == []
@@ -180,16 +180,15 @@ def test_outside_pack_mode_nothing_is_done(stage: Scene, mode: Mode) -> None:
 
 def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> None:
     """A plan of what waits there is then one of all that waits (``plan_errors``)."""
-    stage.slurm.submit("1", "vc", 1)
-    stage.slurm.submit("2", "vc", 1)
+    stage.jobs("1 2")
     stage.slurm._set("2", comment="lucid:held")  # by its user
     stage.modes["vc"] = Mode.OBSERVE
     assert [e.job.id for e in stage.look().pending] == ["1"]
 
 
 def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
-    stage.slurm.submit("2", "vc", 1, features="a100")
+    stage.jobs("1", request=Request(tres_per_node="gres/gpu:1", req_nodes="n2"))
+    stage.jobs("2", features="a100")
     assert stage.start("1", "n1:0") is None
     assert stage.start("2", "n1:1") is None
     assert stage.request("1").req_nodes == "n2"
@@ -198,7 +197,7 @@ def test_the_users_own_choice_of_nodes_is_kept(stage: Scene) -> None:
 
 def test_an_ended_job_is_told_once_even_over_a_restart(stage: Scene) -> None:
     stage.slurm.advance(10.0)
-    stage.slurm.submit("1", "vc", 1, run_s=40.0)
+    stage.jobs("1", run_s=40.0)
     stage.start("1", "n1:0")
     stage.slurm.advance(60.0)
     ended = stage.cluster.observe().ended
@@ -318,20 +317,20 @@ def test_what_partitions_give_is_asked_again_soon_where_slurm_did_not_say(stage:
 
 
 def test_with_the_store_lost_requests_are_given_back_as_whole_gpus(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 2, request=Request(tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n1"))
+    stage.jobs("1", 2, request=Request(tres_per_node="gres/shard:g1:1,gres/shard:g3:1", req_nodes="n1"))
     assert stage.mend() == ["job 1: given back the request that its user wrote"]
     assert stage.request("1") == Request(tres_per_node="gres/gpu:2")
 
 
+def profiled(stage: Scene, job_id: str, mark: str, req_nodes: str = "p1", **rest: Any) -> None:
+    """Its note is gone."""
+    request = Request(tres_per_node="gres/gpu:1", req_nodes=req_nodes)
+    stage.slurm.submit(job_id, "prof", mark=f"lucid:vc=vc;held=1;{mark}", restarts=1, request=request, **rest)
+
+
 def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scene) -> None:
-    stage.slurm.submit(
-        "1", "prof", 1, mark="lucid:vc=vc;held=1;node=gres/gpu:1", restarts=1,
-        request=Request(tres_per_node="gres/gpu:1", req_nodes="p1"),
-    )  # fmt: skip
-    stage.slurm.submit(
-        "2", "prof", 1, mark="lucid:vc=vc;held=1;share=0;why=srun", restarts=1,
-        request=Request(tres_per_node="gres/gpu:1", req_nodes="p1"),
-    )  # fmt: skip
+    profiled(stage, "1", "node=gres/gpu:1")
+    profiled(stage, "2", "share=0;why=srun")
     stage.look()
     assert stage.start("1", "n1:0") is None
     assert stage.start("2", "n2:0") is None
@@ -344,10 +343,7 @@ def test_one_that_ended_on_a_profiling_node_and_is_run_again_is_handed_over_with
     stage: Scene, listed: str
 ) -> None:
     """Its note went when it ended; its user requeues it, and changes its size while it waits."""
-    stage.slurm.submit(
-        "1", "prof", 1, mark="lucid:vc=vc;held=1;node=gres/gpu:1;v=2", restarts=1, comment="lucid:resized=1",
-        request=Request(tres_per_node="gres/gpu:1", req_nodes=listed),
-    )  # fmt: skip
+    profiled(stage, "1", "node=gres/gpu:1;v=2", listed, comment="lucid:resized=1")
     stage.mend()
     assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
     assert (stage.slurm.records["1"].partition, stage.slurm.records["1"].state) == ("vc", "RUNNING")

@@ -27,8 +27,8 @@ RUNNING: dict[str, Any] = {
 }  # fmt: skip
 RUNNING |= dict.fromkeys(JOB_NEEDS - RUNNING.keys())
 NODE = {**dict.fromkeys(NODE_NEEDS), "name": "n1", "state": ["IDLE"]}
-WAITING: dict[str, Any] = {
-    **dict.fromkeys(JOB_NEEDS),
+WAITING: dict[str, Any] = dict.fromkeys(JOB_NEEDS)
+WAITING |= {
     "job_id": 8,
     "job_state": ["PENDING"],
     "partition": "a",
@@ -193,9 +193,8 @@ def test_other_lists_have_the_same_barrier() -> None:
     share = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.5}}}
     shares = {"shares": {"shares": [share, 5, {**share, "name": "bob", "fairshare": {"factor": {"set": 1}}}]}}
     assert fair_shares_from(shares, left_out) == {("ml", "ann"): 0.5}
-    assert {source: told["now"] for source, told in left_out.summary().items()} == {
-        "nodes": 3, "accounting": 2, "shares": 2,
-    }  # fmt: skip
+    told = {source: found["now"] for source, found in left_out.summary().items()}
+    assert told == {"nodes": 3, "accounting": 2, "shares": 2}
     with pytest.raises(ClusterError):
         jobs_from({"jobs": {}}, left_out)
 

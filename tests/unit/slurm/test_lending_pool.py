@@ -60,6 +60,8 @@ class Lenders(Site):
             **{"partitions": {"a": "pack", "b": "pack"}, "first_guess_s": 500.0, "pool": POOL, **daemon},
         )  # fmt: skip
         self.sampler.after_s = 5.0
+        if any({"a", "b"} <= node.partitions for node in machines):
+            quota_of_slurm(self.slurm)
         self.predicting(WithContention(HistoryPredictor(500.0)) if gss else HistoryPredictor(500.0))
 
     def predicting(self, predictor: Predictor) -> None:
@@ -94,8 +96,6 @@ def test_a_short_job_borrows_in_the_pools_partition_and_the_lender_gets_its_gpus
     tmp_path: Path, machines: Machines
 ) -> None:
     site = Lenders(tmp_path, machines())
-    if machines is common_nodes:
-        quota_of_slurm(site.slurm)
     site.submit("1", "a", 4)
     site.submit("2", "a", 2)
     site.turns(10.0)
@@ -186,8 +186,6 @@ def test_killed_again_and_again_it_loses_no_job_and_stays_within_what_may_be_len
 ) -> None:
     """Half the time the store is lost, too. VC a wants more than its quota, and some of its jobs may not borrow."""
     site = Lenders(tmp_path, machines())
-    if machines is common_nodes:
-        quota_of_slurm(site.slurm)
     for n in range(10):
         limit_s = 400.0 if n % 4 else 4000.0
         site.submit(f"{n}", "aab"[n % 3], 1 + n % 3, after_s=0.0, run_s=1e5, time_limit_s=limit_s)
@@ -293,8 +291,6 @@ def test_a_job_that_says_so_waits_for_its_own_partition_and_its_twin_borrows(
     tmp_path: Path, machines: Machines
 ) -> None:
     site = Lenders(tmp_path, machines())
-    if machines is common_nodes:
-        quota_of_slurm(site.slurm)
     site.submit("1", "a", 4, run_s=100.0)
     site.submit("2", "a", 2, "project x lucid:stay")
     site.submit("3", "a", 2)
@@ -357,8 +353,8 @@ def test_what_its_user_asks_of_nodes_holds_beside_it(tmp_path: Path, asks: dict[
 def test_it_is_not_moved_to_be_profiled_and_its_twin_is() -> None:
     stage = Scene()
     stage.new |= {"mine", "other"}
-    stage.slurm.submit("mine", "vc", 1, mark=MINE, comment="lucid:stay")
-    stage.slurm.submit("other", "vc", 1, mark=MINE)
+    stage.jobs("mine", mark=MINE, comment="lucid:stay")
+    stage.jobs("other", mark=MINE)
     parts = stage.cluster.observe().partitions
     assert [e.job.id for e in parts["prof"].pending] == ["other"]
     assert [(e.job.id, e.home_only) for e in parts["vc"].pending] == [("mine", True)]
@@ -381,8 +377,6 @@ def test_one_that_stays_is_never_given_nodes_outside_its_partition(machines: Mac
     """Of a day of jobs by lot each runs, and those that stay run in their own partition."""
     with TemporaryDirectory() as folder:
         site = Lenders(Path(folder), [*machines(), fake_node("p1", "prof")], gss=2, profiling_partition="prof")
-        if machines is common_nodes:
-            quota_of_slurm(site.slurm)
         for number in range(1, rng.randint(4, 15)):
             site.sampler.profiles[f"{number}"] = LIGHT
             site.turns(rng.choice([0.0, 0.0, 3.0, 40.0]))

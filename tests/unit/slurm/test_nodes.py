@@ -23,6 +23,8 @@ from lucid.slurm.view.power_saving import Power, PowerRules
 from scenes.slurm import WHY, Scene
 
 WAKES = PowerRules(True, 300.0, 30.0)
+NO_PROGRAM = PowerRules.from_config({})
+NO_TIME = PowerRules.from_config({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"})
 
 
 def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0, reason: str = "") -> object:
@@ -49,16 +51,8 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
 @pytest.mark.parametrize(
     ("states", "rules", "words"),
     [
-        (
-            "IDLE POWERED_DOWN",
-            PowerRules.from_config({}),
-            "powered_down: Slurm has no ResumeProgram and does not wake it",
-        ),
-        (
-            "IDLE POWERED_DOWN",
-            PowerRules.from_config({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
-            "powered_down: SuspendTime is not set, so Slurm does not wake it",
-        ),
+        ("IDLE POWERED_DOWN", NO_PROGRAM, "powered_down: Slurm has no ResumeProgram and does not wake it"),
+        ("IDLE POWERED_DOWN", NO_TIME, "powered_down: SuspendTime is not set, so Slurm does not wake it"),
         ("IDLE POWERED_DOWN", PowerRules(), "powered_down: it is not known whether Slurm wakes it"),
         ("DOWN POWERED_DOWN NOT_RESPONDING", WAKES, "down"),
         ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
@@ -131,10 +125,8 @@ def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
     one = Power()
     states = ({"IDLE", "POWERED_DOWN"}, {"IDLE", "POWERING_UP"}, {"IDLE", "POWERING_UP"}, {"IDLE"})
     looks = [fake_node("n1", "vc", states=frozenset(s)) for s in states]
-    learned = [
-        one.observe_nodes([node], {}, at, at - 2.0)
-        for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)
-    ]
+    steps = zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)
+    learned = [one.observe_nodes([node], {}, at, at - 2.0) for at, node in steps]
     assert (learned, one.boots) == ([False, False, False, True], {"n1": [39.0]})
 
 

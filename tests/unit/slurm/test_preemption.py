@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from msgspec import structs
 
 from builders import at
 from fake_slurm import fake_node
@@ -16,10 +17,9 @@ from lucid.errors import ActionRefused, Finding
 from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_preemption, without_layers
 from lucid.setup.site import Look, Site
-from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.slurm.records.request import Request
-from scenes.slurm import MINE, WHY, Scene
+from scenes.slurm import WHY, Scene
 
 PARTITIONS = """\
 PartitionName=vc AllowGroups=ALL GraceTime=0 PriorityJobFactor=1 PriorityTier=10 OverSubscribe=NO PreemptMode=REQUEUE
@@ -40,24 +40,22 @@ BY_QOS = preemption_from(
 )
 
 
-def scene(preempts: Preemption = BY_TIER) -> Scene:
+def scene(preempts: Preemption = BY_TIER, **scavengers: str) -> Scene:
+    """``scavengers``: plain jobs of Slurm's, on these GPUs."""
     made = Scene()
     made.slurm.preempts = preempts
-    made.slurm.machines = [
-        replace(fake_node(name, "vc"), partitions=frozenset({"vc", "scav"})) for name in ("n1", "n2")
-    ]
+    made.slurm.machines = [fake_node(name, "vc", partitions=frozenset({"vc", "scav"})) for name in ("n1", "n2")]
+    for name, where in scavengers.items():
+        scavenger(made, name, where)
     return made
 
 
 def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
-    """A plain job of Slurm's, on these GPUs."""
     stage.slurm.submit(name, "scav", 1, mark="other", held=True)
-    place = at(where)
-    gpus = sum(len(part.gpus) for part in place)
-    record = stage.slurm.records[name]
+    gpus = sum(len(part.gpus) for part in at(where))
     stage.slurm.records[name] = replace(
-        record, state="RUNNING", held=False, start_s=stage.slurm.now, placement=place, gpus=gpus, reason="None",
-        request=Request(tres_per_node=f"gres/gpu:{gpus}"), admin_comment="", **rest,
+        stage.slurm.records[name], state="RUNNING", held=False, start_s=stage.slurm.now, placement=at(where),
+        gpus=gpus, reason="None", request=Request(tres_per_node=f"gres/gpu:{gpus}"), admin_comment="", **rest,
     )  # fmt: skip
 
 
@@ -69,11 +67,7 @@ def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
         ("scav", {"batch": False}, Yields(ends=True)),
         ("scav", {"comment": "lucid:elastic=1-8"}, Yields(saves=True)),
         ("dies", {"comment": "lucid:elastic=1-8"}, Yields(ends=True)),
-        ("fixed", {}, None),
-        ("naps", {}, None),
-        ("peer", {}, None),
-        ("vc", {}, None),
-        ("gone", {}, None),
+        *((partition, {}, None) for partition in ("fixed", "naps", "peer", "vc", "gone")),
     ],
 )
 def test_by_tier_and_mode_of_its_partition(
@@ -117,9 +111,7 @@ def words(stage: Scene, job_id: str) -> list[str]:
 
 
 def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
-    stage = scene()
-    for name, where in (("a", "n1:0-1"), ("b", "n1:2"), ("c", "n1:3")):
-        scavenger(stage, name, where)
+    stage = scene(a="n1:0-1", b="n1:2", c="n1:3")
     stage.jobs("own", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
     assert claim(stage, "own", "n1:2-3", "b", "c") is None
     assert stage.request("own") == Request("gres/gpu:g2:1,gres/gpu:g3:1", "", "", "cpu=2", "n1")
@@ -127,9 +119,8 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
     assert stage.mend() == []
     assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
     rule = "of all that would do, it loses least (1.00 GPU-hours)"
-    assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
-    assert words(stage, "b")[1:] == ["preempted for job own"]
-    assert words(stage, "a") == []
+    claimed = f"claimed by job own of vc, which gets n1:2-3: {rule}"
+    assert (words(stage, "a"), words(stage, "b")) == ([], [claimed, "preempted for job own"])
     assert stage.mend() == []
     stage.slurm._set("own", state="PENDING", placement=(), restarts=1, reason="None", held=True)
     stage.mend()
@@ -137,16 +128,12 @@ def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
 
 
 def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back() -> None:
-    stage = scene()
+    stage = scene(a="n1:0-1")
     stage.slurm.completing_s = 25.0
-    scavenger(stage, "a", "n1:0-1")
-    stage.jobs("own")
-    stage.jobs("late")
+    stage.jobs("own late")
     assert claim(stage, "own", "n1:1", "a") is None
-    seen = {entry.job.id: entry for entry in stage.look().running}
-    assert seen["own"].placement == at("n1:1")
-    assert seen["a"].placement == at("n1:0")
-    assert seen["a"].yields == Yields(going=True)
+    seen = {entry.job.id: (entry.placement, entry.yields) for entry in stage.look().running}
+    assert seen == {"own": (at("n1:1"), None), "a": (at("n1:0"), Yields(going=True))}
     assert stage.start("late", "n1:2") == "job late: waits until job own has started on node n1"
     stage.slurm.advance(24.0)
     assert stage.mend() == []
@@ -159,9 +146,7 @@ def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back
 
 def test_no_gpu_is_claimed_by_address_where_slurm_chooses_those_of_another_claim() -> None:
     """Of one over nodes with different GPUs: it may get the very GPU (seen by the campaign)."""
-    stage = scene()
-    scavenger(stage, "a", "n1:0-1 n2:1")
-    scavenger(stage, "b", "n1:2")
+    stage = scene(a="n1:0-1 n2:1", b="n1:2")
     stage.slurm.limits = lambda job: "Priority" if job.id == "wide" else ""
     stage.jobs("wide", 3, request=Request(tres_per_job="gres/gpu:3"), min_nodes=2)
     stage.jobs("one")
@@ -170,12 +155,16 @@ def test_no_gpu_is_claimed_by_address_where_slurm_chooses_those_of_another_claim
     assert claim(stage, "one", "n1:2", "b") == "job one: waits until job wide has started on node n1"
 
 
-def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
-    stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
-    scavenger(stage, "a", "n1:0")
+def barred_from_starting(stage: Scene, **own: Any) -> Scene:
+    """``own`` has claimed n1:0 of ``a``, and Slurm does not start it."""
     stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
-    stage.jobs("own")
+    stage.jobs("own", **own)
     assert claim(stage, "own", "n1:0", "a") is None
+    return stage
+
+
+def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
+    stage = barred_from_starting(scene(a="n1:0"))
     stage.slurm.advance(stage.settings.start_grace_s + 29.0)
     assert stage.mend() == []
     stage.slurm.advance(3.0)
@@ -186,14 +175,8 @@ def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> Non
 
 
 def test_it_is_told_where_slurm_chose_others() -> None:
-    stage = scene()
-    scavenger(stage, "a", "n1:0")
-    scavenger(stage, "b", "n1:1")
-    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
-    stage.jobs("own")
-    assert claim(stage, "own", "n1:0", "a") is None
-    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1)
-    stage.slurm.records["b"] = gone
+    stage = barred_from_starting(scene(a="n1:0", b="n1:1"))
+    stage.slurm._set("b", state="PENDING", placement=(), restarts=1)
     stage.slurm._set("own", state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None")
     assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
@@ -201,20 +184,25 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
 
 
-def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
-    stage = scene()
-    scavenger(stage, "a", "n1:0-3")
-    stage.jobs("own", 1, request=Request("gres/gpu:1", req_nodes="n1"))
-    assert claim(stage, "own", "n1:0", "a") is None
-    assert stage.request("own") == Request("gres/gpu:1", req_nodes="n1")
-
-
-def packed() -> Scene:
-    """Both partitions in pack mode."""
-    stage = scene()
+def packed(*pair: str, own: Mapping[str, Any] | None = None, preempts: Preemption = BY_TIER, **rest: Any) -> Scene:
+    """Both partitions in pack mode; scavengers of two GPUs that share n1:0-1, and ``own`` waits where asked."""
+    stage = scene(preempts)
     stage.modes = {"scav": Mode.PACK, "vc": Mode.PACK}
     stage.restart()
+    for name in pair:
+        stage.slurm.submit(name, "scav", 2, **rest)
+    stage.known(*pair)
+    for name in pair:
+        beside = pair[0] if name != pair[0] else None
+        assert stage.do(name, Start(at("n1:0-1"), WHY, beside, slots=True), "scav") is None
+    if own is not None:
+        stage.jobs("own", **own)
     return stage
+
+
+def begun(stage: Scene, job_id: str) -> list[str]:
+    """The first word of each row of its story."""
+    return [row.partition(" ")[0] for row in words(stage, job_id)]
 
 
 def test_partitions_in_layers_have_the_nodes_in_common() -> None:
@@ -228,8 +216,7 @@ def test_partitions_in_layers_have_the_nodes_in_common() -> None:
         assert [node.name for node in part.nodes] == ["n1", "n2"]
         assert {entry.job.id for entry in part.running} == {"s", "own"}
     seen = {entry.job.id: (entry.yields, entry.alone) for entry in parts["scav"].running}
-    assert seen["s"][0] is None
-    assert seen["own"] == (None, True)
+    assert (seen["s"][0], seen["own"]) == (None, (None, True))
 
 
 def test_without_layers_the_first_of_them_has_the_nodes() -> None:
@@ -254,43 +241,23 @@ def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
 
 
 def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
-    stage = packed()
-    for name in ("a", "b"):
-        stage.slurm.submit(name, "scav", 2, mark=f"{MINE};node=gres/gpu:2".replace("vc=vc", "vc=scav"))
-    stage.known("a", "b")
-    slots = Start(at("n1:0-1"), WHY, slots=True)
-    assert stage.do("a", slots, "scav") is None
-    assert stage.do("b", structs.replace(slots, beside="a"), "scav") is None
+    stage = packed("a", "b", mark="lucid:vc=scav;held=1;v=2;node=gres/gpu:2")
     assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
-    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
-    stage.slurm.records["b"] = gone
+    stage.slurm._set("b", state="PENDING", placement=(), restarts=1, eligible_s=120.0)
     stage.mend()
     assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued its partner b"
     (left,) = stage.look("scav").running
     assert (left.job.id, left.partner, left.alone) == ("a", None, False)
-    assert stage.slurm.records["b"].held
-    assert stage.request("b").tres_per_node == "gres/gpu:2"
-    assert stage.slurm.records["b"].eligible_s == 120.0, "as Slurm has it for a job that it requeues"
-    assert "resized" not in stage.slurm.records["b"].comment, "no user changed it: it is Lucid's as before"
-
-
-def pair(stage: Scene, *names: str) -> None:
-    """Scavengers of two GPUs that share n1:0-1."""
-    for name in names:
-        stage.slurm.submit(name, "scav", 2)
-    stage.known(*names)
-    first, *others = names
-    stage.do(first, Start(at("n1:0-1"), WHY, slots=True), "scav")
-    for name in others:
-        stage.do(name, Start(at("n1:0-1"), WHY, first, slots=True), "scav")
+    gone = stage.slurm.records["b"]
+    assert (gone.held, gone.request.tres_per_node) == (True, "gres/gpu:2")
+    assert gone.eligible_s == 120.0, "as Slurm has it for a job that it requeues"
+    assert "resized" not in gone.comment, "no user changed it: it is Lucid's as before"
 
 
 def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
     """While they are in slots, of jobs that complete, too, Slurm preempts whoever comes first: here ``c``."""
-    stage = packed()
+    stage = packed("a", "b", own={})
     scavenger(stage, "c", "n1:3")
-    pair(stage, "a", "b")
-    stage.jobs("own")
     stage.slurm.completing_s = 0.4
     assert claim(stage, "own", "n1:0", "a", "b") is None
     own = stage.slurm.records["own"]
@@ -301,7 +268,7 @@ def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
         stage.restart()
         seen = {entry.job.id: entry for entry in stage.look().running}
         assert seen["own"].placement == at("n1:0")
-        assert [entry.job.id for entry in stage.look().pending] == []
+        assert not stage.look().pending
         assert "waits" not in str(stage.cluster.aside())
         assert stage.mend() == []
         stage.slurm.advance(0.1)
@@ -312,49 +279,42 @@ def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
     assert stage.slurm.records["c"].state == "RUNNING"
     stage.mend()
     assert not stage.cluster.emptying
-    verbs = [verb.partition(" ")[0] for verb in words(stage, "a")]
-    assert verbs == ["start", "requeue", "claimed", "start", "preempted"]
+    assert begun(stage, "a") == ["start", "requeue", "claimed", "start", "preempted"]
     assert words(stage, "own") == ["start n1:0, preempting a b", "let in n1:0", "preempts a b for its GPUs"]
 
 
-def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_nobody_goes() -> None:
-    for comment, later_s in (("lucid:held", 0.0), ("lucid:off", 0.0), ("", 400.0)):
-        stage = packed()
-        pair(stage, "a")
-        stage.jobs("own")
-        stage.slurm.completing_s = 1e6
-        assert claim(stage, "own", "n1:0", "a") is None
-        stage.slurm._set("own", comment=comment)
-        stage.slurm.advance(later_s)
-        for _ in range(2):
-            stage.mend()
-        assert stage.request("own") == Request(tres_per_node="gres/gpu:1"), comment
-        assert stage.slurm.records["own"].state == ("RUNNING" if comment == "lucid:off" else "PENDING")
-        seen = {entry.job.id: entry.placement for entry in stage.look().running}
-        assert seen.get("own") != at("n1:0")
+@pytest.mark.parametrize(("comment", "later_s"), [("lucid:held", 0.0), ("lucid:off", 0.0), ("", 400.0)])
+def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_nobody_goes(
+    comment: str, later_s: float
+) -> None:
+    stage = packed("a", own={})
+    stage.slurm.completing_s = 1e6
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm._set("own", comment=comment)
+    stage.slurm.advance(later_s)
+    stage.mend()
+    stage.mend()
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert stage.slurm.records["own"].state == ("RUNNING" if comment == "lucid:off" else "PENDING")
+    assert ("own", at("n1:0")) not in [(entry.job.id, entry.placement) for entry in stage.look().running]
 
 
 def test_no_job_of_slurms_is_let_go_onto_gpus_that_are_emptied_for_another() -> None:
-    stage = packed()
-    pair(stage, "a")
-    stage.jobs("own")
+    stage = packed("a", own={})
     stage.slurm.submit("plain", "scav", comment="lucid:off")
     stage.slurm.completing_s = 0.4
     assert claim(stage, "own", "n1:0", "a") is None
-    for _ in range(2):
+    for held in (True, False):
         stage.mend()
-    assert stage.slurm.records["plain"].held
-    stage.slurm.advance(0.5)
-    for _ in range(2):
         stage.mend()
+        assert stage.slurm.records["plain"].held is held
+        stage.slurm.advance(0.5)
     assert (stage.slurm.records["own"].state, stage.slurm.records["plain"].state) == ("RUNNING", "RUNNING")
 
 
 def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> None:
     """Let in, it would have Slurm preempt that one, which nobody has chosen."""
-    stage = packed()
-    pair(stage, "a")
-    stage.jobs("own")
+    stage = packed("a", own={})
     assert claim(stage, "own", "n1:0", "a") is None
     scavenger(stage, "new", "n1:0")
     assert "job own: another job has come to the GPUs that were emptied for it" in stage.mend()
@@ -365,13 +325,11 @@ def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> 
 
 
 def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_back() -> None:
-    stage = packed()
-    pair(stage, "a")
-    stage.jobs("own")
+    stage = packed("a", own={})
+    stop = len(stage.slurm.writes) + 1
     stage.slurm.fails_at_write = lambda n: (
-        ActionRefused("no") if stage.slurm.records["own"].request.addressed and n == writes + 1 else None
+        ActionRefused("no") if stage.request("own").addressed and n == stop else None
     )
-    writes = len(stage.slurm.writes)
     assert claim(stage, "own", "n1:0", "a") is not None
     stage.slurm.fails_at_write = lambda n: None
     stage.mend()
@@ -390,8 +348,7 @@ def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_b
         ({"requeue": False}, NO_PREEMPTION, True),
         ({"requeue": False}, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "OFF"}), True),
         ({"qos": "normal"}, BY_QOS, True),
-        ({"qos": "low"}, BY_QOS, False),
-        ({"qos": "slow"}, BY_QOS, False),
+        *(({"qos": qos}, BY_QOS, False) for qos in ("low", "slow")),
         ({"qos": "urgent", "requeue": False}, BY_QOS, True),
     ],
 )
@@ -399,43 +356,34 @@ def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
     changes: dict[str, object], preempts: Preemption, shares: bool
 ) -> None:
     """In slots Slurm would preempt the wrong ones."""
-    stage = packed()
-    stage.slurm.preempts = preempts
-    stage.restart()
+    stage = packed(preempts=preempts)
     stage.slurm.submit("a", "scav", **changes)
     stage.cluster.observe()
-    record = stage.slurm.records["a"]
-    job = stage.cluster._viewer.jobs.job(record, None, stage.cluster.facts)
-    assert job.shareable is shares
-    assert ("preempted" in job.whole_because) is not shares
+    job = stage.cluster._viewer.jobs.job(stage.slurm.records["a"], None, stage.cluster.facts)
+    assert (job.shareable, "preempted" in job.whole_because) == (shares, not shares)
 
 
-def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses() -> None:
+@pytest.mark.parametrize(
+    ("asks", "story"),
+    [
+        ({"features": "a100"}, ["start", "claimed"]),
+        ({"request": Request("gres/gpu:1", req_nodes="n1")}, ["start", "requeue", "claimed"]),
+    ],
+)
+def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses(asks: dict[str, Any], story: list[str]) -> None:
     """It may start beside the victims, on a node where GPUs have come free meanwhile."""
-    for pinned, more in ((False, {"features": "a100"}), (True, {"request": Request("gres/gpu:1", req_nodes="n1")})):
-        stage = packed()
-        stage.slurm.submit("a", "scav", 2)
-        stage.known("a")
-        stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
-        stage.jobs("own", 1, **more)
-        assert claim(stage, "own", "n1:0", "a") is None
-        assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
-            "start", *(["requeue"] if pinned else []), "claimed",
-        ]  # fmt: skip
+    stage = packed("a", own=asks)
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert begun(stage, "a") == story
 
 
 def test_a_victim_does_not_start_again_at_once_where_it_was_stopped() -> None:
     """Its node would kill it: Job credential revoked (seen by the campaign, 0.4 s after its requeue)."""
-    stage = packed()
-    stage.slurm.submit("a", "scav", 1)
-    stage.known("a")
-    slots = Start(at("n1:0"), WHY, slots=True)
-    stage.do("a", slots, "scav")
-    stage.jobs("own", 1)
+    stage = packed("a", own={})
     assert claim(stage, "own", "n1:0", "a") is None
     stage.slurm.advance(1.0)
     stage.mend()
-    again = Start(at("n1:1"), WHY, slots=True)
+    again = Start(at("n1:2-3"), WHY, slots=True)
     assert "credential revoked" in (stage.do("a", again, "scav") or "")
     stage.slurm.advance(5.0)
     assert "credential revoked" not in (stage.do("a", again, "scav") or "")
@@ -443,38 +391,35 @@ def test_a_victim_does_not_start_again_at_once_where_it_was_stopped() -> None:
 
 def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
     """It asked for two GPUs, goes, and one of them is the owner's: a partner would get the other alone."""
-    stage = packed()
-    stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": 31.0})  # Slurm stops it
-    stage.restart()
-    stage.slurm.submit("a", "scav", 2)
-    stage.known("a")
-    stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
+    stage = packed("a", preempts=replace(BY_TIER, grace_s={"scav": 31.0}))  # Slurm stops it
     assert [entry.alone for entry in stage.look("scav").running] == [False]
-    stage.jobs("own", 1)
-    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
-    assert claim(stage, "own", "n1:0", "a") is None
-    seen = {entry.job.id: entry for entry in stage.look("scav").running}
-    assert (seen["a"].placement, seen["a"].alone) == (at("n1:1"), True)
+    barred_from_starting(stage)
+    seen = {entry.job.id: (entry.placement, entry.alone) for entry in stage.look("scav").running}
+    assert seen["a"] == (at("n1:1"), True)
 
 
-@pytest.mark.parametrize(("features", "pinned"), [("a100", True), ("a100&ib", False), ("a100|ib", False)])
-def test_a_job_that_names_features_of_the_node_asks_for_its_gpus_by_address(features: str, pinned: bool) -> None:
+@pytest.mark.parametrize(
+    ("asks", "written"),
+    [
+        ({"features": "a100"}, ("gres/gpu:g0:1", "n1")),
+        ({"features": "a100&ib"}, ("gres/gpu:1", "")),
+        ({"features": "a100|ib"}, ("gres/gpu:1", "")),
+        ({"request": Request("gres/gpu:1", req_nodes="n1")}, ("gres/gpu:1", "n1")),
+    ],
+)
+def test_a_job_that_names_features_of_the_node_and_no_nodes_asks_for_its_gpus_by_address(
+    asks: dict[str, Any], written: tuple[str, str]
+) -> None:
     """Left to choose, Slurm preempts others, and Lucid gives their GPUs to the next in its queue."""
-    stage = scene()
+    stage = scene(a="n1:0-1")
     stage.slurm.machines = [replace(node, features=frozenset({"a100"})) for node in stage.slurm.machines]
-    scavenger(stage, "a", "n1:0-1")
-    stage.jobs("own", 1, features=features)
-    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
-    assert claim(stage, "own", "n1:0", "a") is None
-    assert stage.request("own").req_nodes == ("n1" if pinned else "")
-    assert (stage.request("own").tres_per_node == "gres/gpu:g0:1") is pinned
+    barred_from_starting(stage, **asks)
+    assert (stage.request("own").tres_per_node, stage.request("own").req_nodes) == written
 
 
-def node(name: str, *partitions: str) -> SlurmNode:
-    return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
-
-
-def told(mode: Mode, nodes: list[SlurmNode], by: Preemption = BY_TIER) -> list[Finding]:
+def told(mode: Mode, by: Preemption = BY_TIER, *partitions: str) -> list[Finding]:
+    """What doctor says of a node in these."""
+    nodes = [fake_node("n1", "vc", partitions=frozenset({"vc", *partitions}))]
     return [*check_preemption(Look(Settings(), {"vc": mode}, Site((24, 11), {}, nodes, (), (), preemption=by)))]
 
 
@@ -489,22 +434,21 @@ def told(mode: Mode, nodes: list[SlurmNode], by: Preemption = BY_TIER) -> list[F
     ],
 )
 def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
-    found = told(Mode.PACK, [node("n1", "vc", other)])
+    found = told(Mode.PACK, BY_TIER, other)
     assert [item.level for item in found] == [level] * bool(level)
     assert all(words in item.what for item in found)
-    assert not told(Mode.PACK, [node("n1", "vc")])
-    assert not told(Mode.ORDER, [node("n1", "vc", other)])
+    assert not told(Mode.PACK) + told(Mode.ORDER, BY_TIER, other)
 
 
 def test_doctor_on_qos() -> None:
-    asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
-    found = told(Mode.PACK, [], asleep)
+    found = told(Mode.PACK, replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")}))
     assert [item.level for item in found] == ["ok", "bad"]
     assert "jobs of QOS naps are suspended" in found[1].what
 
 
 def test_nodes_that_lucid_plans_for_one_partition_only() -> None:
-    nodes = [node("n1", "vc", "scav"), node("n2", "vc", "peer"), node("n3", "vc")]
+    stand = {"n1": ("vc", "scav"), "n2": ("vc", "peer"), "n3": ("vc",)}
+    nodes = [fake_node(name, "vc", partitions=frozenset(partitions)) for name, partitions in stand.items()]
     names = ("vc", "scav", "peer")
     assert list(without_layers(names, nodes, BY_TIER)) == [("n2", ("vc", "peer"))]
     assert [name for name, _ in without_layers(names, nodes, NO_PREEMPTION)] == ["n1", "n2"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -13,10 +14,7 @@ from msgspec import structs
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
-from lucid.slurm.records.request import (
-    EXCLUSIVE,
-    Request,
-)
+from lucid.slurm.records.request import EXCLUSIVE, Request
 from scenes.slurm import MINE, Scene
 
 FAR_S = 360 * 86400.0
@@ -35,22 +33,16 @@ def waiting(stage: Scene) -> list[str]:
 # -- behind -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"mark": OPAQUE},
-        {"mark": MINE, "comment": "x,lucid:off"},
-        {"mark": OPAQUE, "partition": "vc,elsewhere"},
-        {"mark": OPAQUE, "het": 3},
-    ],
-)
+BEHIND = [{"mark": OPAQUE}, {"mark": MINE, "comment": "x,lucid:off"}, {"mark": OPAQUE, "het": 3}]
+
+
+@pytest.mark.parametrize("how", [*BEHIND, {"mark": OPAQUE, "partition": "vc,elsewhere"}])
 def test_no_job_is_let_go_before_one_that_was_held_earlier_and_asks_for_no_more(
-    stage: Scene, how: dict[str, object]
+    stage: Scene, how: dict[str, Any]
 ) -> None:
-    stage.slurm.submit("1", "vc", 2, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=MINE)
-    partition = str(how.pop("partition", "vc"))
-    stage.slurm.submit("3", partition, 1, **how)  # type: ignore[arg-type]
+    stage.jobs("1", 2, mark=MINE)
+    stage.jobs("2", mark=MINE)
+    stage.slurm.submit("3", **{"partition": "vc", **how})
     assert waiting(stage) == ["1", "2"]
     assert stage.mend() == []
     assert "no job held before it" in stage.cluster.aside()["3"]
@@ -63,21 +55,20 @@ def test_no_job_is_let_go_before_one_that_was_held_earlier_and_asks_for_no_more(
 
 
 def test_what_was_held_later_or_cannot_start_itself_stops_nobody(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE, comment="lucid:held")
-    stage.slurm.submit("2", "vc", 1, mark=MINE, eligible_s=5000.0)
-    stage.slurm.submit("3", "vc", 1, mark=MINE, dependency="afterok:9", eligible_s=FAR_S, held=False)
-    stage.slurm.submit("4", "vc", 1, mark=MINE)
+    stage.jobs("1", mark=MINE, comment="lucid:held")
+    stage.jobs("2", mark=MINE, eligible_s=5000.0)
+    stage.jobs("3", mark=MINE, dependency="afterok:9", eligible_s=FAR_S, held=False)
+    stage.jobs("4", mark=MINE)
     stage.cluster._writer.obstacles.met(stage.slurm.records["4"], "Licenses", 0.0)
-    stage.slurm.submit("5", "vc", 1, mark=OPAQUE)
-    stage.slurm.submit("6", "vc", 1, mark=MINE)
+    stage.jobs("5", mark=OPAQUE)
+    stage.jobs("6", mark=MINE)
     stage.mend()
     assert held(stage, "1", "2", "4", "5", "6") == [True, True, True, False, True]
 
 
 def test_of_two_such_jobs_the_one_held_first_goes_first(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=OPAQUE)
-    stage.slurm.submit("3", "vc", 1, mark=OPAQUE)
+    stage.jobs("1", mark=MINE)
+    stage.jobs("2 3", mark=OPAQUE)
     assert stage.mend() == []
     stage.slurm._set("1", held=False, state="CANCELLED")
     stage.mend()
@@ -96,10 +87,9 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 4, mark=MINE)
-    stage.slurm.submit(
-        "2", "vc", 0, mark=OPAQUE.replace("interactive", "whole"), request=Request(others=(EXCLUSIVE,)), simple=False
-    )
+    whole = {"mark": OPAQUE.replace("interactive", "whole"), "request": Request(others=(EXCLUSIVE,)), "simple": False}
+    stage.jobs("1", 4, mark=MINE)
+    stage.jobs("2", 0, **whole)
     assert stage.mend() == []
     stage.slurm._set("1", state="CANCELLED")
     stage.mend()
@@ -109,22 +99,21 @@ def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: S
 
 def test_the_parts_of_a_heterogeneous_job_count_together(stage: Scene) -> None:
     mark = OPAQUE.replace("interactive", "het")
-    stage.slurm.submit("1", "vc", 3, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=mark, het=2)
-    stage.slurm.submit("3", "vc", 2, mark=mark, het=2)
+    stage.jobs("1", 3, mark=MINE)
+    stage.jobs("2", mark=mark, het=2)
+    stage.jobs("3", 2, mark=mark, het=2)
     assert stage.mend() == []
     assert held(stage, "2", "3") == [True, True]
 
 
 def test_one_that_was_let_go_and_requeued_queues_again(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=OPAQUE)
+    stage.jobs("1", mark=OPAQUE)
     stage.mend()
     assert stage.slurm.records["1"].state == "RUNNING"
-    stage.slurm.submit("2", "vc", 1, mark=MINE)
+    stage.jobs("2", mark=MINE)
     stage.slurm.now = 50.0
-    stage.slurm._set(
-        "1", state="PENDING", placement=(), restarts=1, submit_s=50.0, eligible_s=170.0, reason="BeginTime"
-    )
+    requeued = {"restarts": 1, "submit_s": 50.0, "eligible_s": 170.0, "reason": "BeginTime"}
+    stage.slurm._set("1", state="PENDING", placement=(), **requeued)
     assert stage.mend() == ["job 1: queues from now on"]
     assert held(stage, "1") == [True]
     assert stage.mend() == []
@@ -139,10 +128,10 @@ def test_one_that_was_let_go_and_requeued_queues_again(stage: Scene) -> None:
 @pytest.mark.parametrize("how", ["wait=1", "begin=1", "own=1"])
 def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stage: Scene, how: str) -> None:
     """Whatever the policy goes by: it sees them when their turn has come."""
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.slurm.submit("2", "vc", 2, mark=MINE)
-    stage.slurm.submit("3", "vc", 1, mark=f"{MINE};{how}")
-    stage.slurm.submit("4", "vc", 1, mark=MINE)
+    stage.jobs("1", mark=MINE)
+    stage.jobs("2", 2, mark=MINE)
+    stage.jobs("3", mark=f"{MINE};{how}")
+    stage.jobs("4", mark=MINE)
     assert waiting(stage) == ["1", "2", "4"]
     assert "job 1 goes before it" in stage.cluster.aside()["3"]
     stage.known("1")
@@ -153,8 +142,8 @@ def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stag
 @pytest.mark.parametrize(("nodes", "gpus"), [(3, 3), (1, 5), (5, 5)])
 def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, nodes: int, gpus: int) -> None:
     """Slurm judges a job at its submission; its user may move it to a smaller partition after that."""
-    stage.slurm.submit("1", "vc", gpus, mark=MINE, min_nodes=nodes)
-    stage.slurm.submit("2", "vc", 5, mark=f"{MINE};wait=1", min_nodes=2)
+    stage.jobs("1", gpus, mark=MINE, min_nodes=nodes)
+    stage.jobs("2", 5, mark=f"{MINE};wait=1", min_nodes=2)
     assert waiting(stage) == ["1", "2"]
 
 
@@ -163,7 +152,7 @@ def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, 
 
 @pytest.mark.parametrize("taken_back", [False, True])
 def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scene, taken_back: bool) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE, eligible_s=1000.0)
+    stage.jobs("1", mark=MINE, eligible_s=1000.0)
     assert waiting(stage) == []
     assert stage.mend() == []
     assert stage.cluster.aside() == {"1": "it has a begin time: it joins the queue when that has come"}
@@ -182,7 +171,7 @@ def test_a_begin_time_keeps_a_job_out_of_the_queue_until_it_has_come(stage: Scen
 @pytest.mark.parametrize("begin_s", [0.0, 900.0])
 def test_a_job_queues_once_slurm_has_ended_its_dependency(stage: Scene, begin_s: float) -> None:
     mark = MINE + (f";begin={begin_s:.0f}" if begin_s else "")
-    stage.slurm.submit("1", "vc", 1, mark=mark, held=False, dependency="afterok:9", eligible_s=FAR_S)
+    stage.jobs("1", mark=mark, held=False, dependency="afterok:9", eligible_s=FAR_S)
     assert waiting(stage) == []
     assert stage.mend() == []
     assert "dependency" in stage.cluster.aside()["1"]
@@ -202,7 +191,7 @@ def test_a_job_queues_once_slurm_has_ended_its_dependency(stage: Scene, begin_s:
 
 @pytest.mark.parametrize("released", [False, True])
 def test_a_dependency_that_its_user_adds_leads_out_of_the_queue_and_back(stage: Scene, released: bool) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=OPAQUE if released else MINE)
+    stage.jobs("1", mark=OPAQUE if released else MINE)
     if released:
         stage.slurm.limits = lambda job: "Licenses"
         stage.mend()
@@ -217,7 +206,7 @@ def test_a_dependency_that_its_user_adds_leads_out_of_the_queue_and_back(stage: 
 
 
 def test_where_nobody_queues_any_more_a_begin_time_of_lucids_is_taken_away(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE, held=False, dependency="afterok:9", eligible_s=FAR_S)
+    stage.jobs("1", mark=MINE, held=False, dependency="afterok:9", eligible_s=FAR_S)
     stage.modes["vc"] = Mode.OBSERVE
     assert stage.mend() == ["job 1: given back its begin time"]
     assert stage.slurm.records["1"].eligible_s == 0.0
@@ -250,12 +239,15 @@ def lists(stage: Scene, takes_s: float = 0.0, error: Exception | None = None) ->
     return told
 
 
-def test_it_is_in_the_queue_and_starts_with_one_write(stage: Scene) -> None:
+@pytest.mark.parametrize(("now_s", "writes"), [(0.0, ["update"]), (LEASE_S - 5, ["hold", "update", "release"])])
+def test_it_is_in_the_queue_and_starts_with_one_write_and_near_the_end_of_its_lease_it_is_held_first(
+    stage: Scene, now_s: float, writes: list[str]
+) -> None:
     parked(stage, "1")
+    stage.slurm.now = now_s
     assert waiting(stage) == ["1"]
-    assert stage.mend() == []
     assert stage.start("1", "n1:0") is None
-    assert (stage.slurm.records["1"].state, written(stage)) == ("RUNNING", ["update"])
+    assert (stage.slurm.records["1"].state, written(stage)) == ("RUNNING", writes)
 
 
 def test_its_lease_is_renewed_and_each_is_as_long_as_it_has_waited(stage: Scene) -> None:
@@ -263,13 +255,11 @@ def test_its_lease_is_renewed_and_each_is_as_long_as_it_has_waited(stage: Scene)
     leases = []
     for minute in range(24 * 60):
         stage.slurm.advance(60.0)
-        stage.look()
         stage.mend()
         left_s = stage.slurm.records["1"].eligible_s - stage.slurm.now
         assert 0 < left_s <= max(LEASE_S, 60.0 * (minute + 1))
         leases.append(left_s)
-    assert waiting(stage) == ["1"]
-    assert stage.slurm.records["1"].pending
+    assert (waiting(stage), stage.slurm.records["1"].pending) == (["1"], True)
     assert len(written(stage)) < 20
 
 
@@ -295,7 +285,6 @@ def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_
     for job_id in jobs:
         parked(stage, job_id)
     stage.slurm.advance(61.0)
-    stage.look()
     assert stage.mend() == []
     assert [len(listed) for listed in told] == [8, 16, 32, 50, 14]
     assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
@@ -304,7 +293,6 @@ def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_
     stage.slurm.fails_at_write = lambda n: ActionRefused("Job violates policy") if next(tries) % 40 == 7 else None
     for _ in range(30):
         stage.slurm.advance(20.0)
-        stage.look()
         stage.mend()
         assert all(stage.slurm.records[job_id].eligible_s > stage.slurm.now for job_id in jobs)
         assert len(waiting(stage)) == len(jobs)
@@ -317,7 +305,6 @@ def test_the_jobs_of_a_list_that_slurm_declines_are_told_one_by_one(stage: Scene
     told = lists(stage, error=ActionRefused("Invalid job id specified"))
     stage.slurm.advance(61.0)
     for _ in range(2):
-        stage.look()
         stage.mend()
     assert told == [jobs]
     assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
@@ -330,7 +317,6 @@ def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> No
         parked(stage, f"{n + 1}", PARKED.replace("300", f"{at_s:.0f}"), eligible_s=at_s, submit_s=-4400.0 * n)
     told = lists(stage)
     stage.slurm.now = 930.0
-    stage.look()
     stage.mend()
     assert told[0] == ["18"]
     assert len(told) == 8
@@ -350,7 +336,7 @@ def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -
 def test_one_that_was_let_go_is_not_parked_again_by_the_lease_that_it_had(stage: Scene, now_s: float) -> None:
     """Slurm released it in the very second in which its first lease ended (seen by the campaign), or came back with
     its records of before: lucidd renewed that lease for ever."""
-    stage.slurm.submit("big", "vc", 8, held=False, mark="none", run_s=1e4)
+    stage.jobs("big", 8, held=False, mark="none", run_s=1e4)
     parked(stage, "1", PARKED.replace("node=gres/gpu:1", "skip=tasks"))
     stage.slurm.now = 10.0
     assert [said.partition(" as ")[0] for said in stage.mend()] == ["job 1: let go at its turn"]
@@ -360,14 +346,6 @@ def test_one_that_was_let_go_is_not_parked_again_by_the_lease_that_it_had(stage:
         stage.mend()
         assert stage.slurm.records["1"].eligible_s <= LEASE_S
     assert stage.slurm.records["1"].eligible_s <= now_s
-
-
-def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scene) -> None:
-    parked(stage, "1")
-    stage.slurm.now = LEASE_S - 5
-    stage.look()
-    assert stage.start("1", "n1:0") is None
-    assert written(stage) == ["hold", "update", "release"]
 
 
 @pytest.mark.parametrize(("begin", "begin_s"), [("", 0.0), (";begin=45", 45.0)])
@@ -386,7 +364,6 @@ def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucid
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     stage.slurm._set("1", state="PENDING", placement=(), restarts=1, eligible_s=120.0, reason="BeginTime")
-    stage.look()
     stage.mend()
     assert waiting(stage) == []
     stage.slurm.advance(121.0)
@@ -400,13 +377,10 @@ def test_one_that_its_user_requeued_held_and_released_waits_for_no_begin_time(st
     assert stage.start("1", "n1:0") is None
     stage.slurm.advance(40.0)
     stage.slurm.requeue_hold("1")
-    stage.look()
     stage.mend()
     until_s = stage.slurm.now + LEASE_S
-    stage.slurm._set(
-        "1", held=False, eligible_s=until_s, comment=f"mine lucid:lease={until_s:.0f}", reason="BeginTime"
-    )
-    stage.look()
+    said = f"mine lucid:lease={until_s:.0f}"
+    stage.slurm._set("1", held=False, eligible_s=until_s, comment=said, reason="BeginTime")
     assert stage.mend() == ["job 1: queues from now on"]
     assert waiting(stage) == ["1"]
     stage.slurm._set("1", comment="mine lucid:lease=5", held=False, eligible_s=stage.slurm.now + 999.0)
@@ -423,26 +397,21 @@ def test_nobody_holds_one_that_slurm_does_not_hold(stage: Scene) -> None:
 
 def test_no_start_leaves_the_nodes_that_its_user_asked_for(stage: Scene) -> None:
     """Not for a profiling node either; and a list that its user writes while it waits is theirs as well."""
-    nodes = PARKED + ";nodes=1;share=0;why=nodes"
     stage.new = {"1"}
     request = Request(tres_per_node="gres/gpu:1", req_nodes="n2")
-    parked(stage, "1", nodes, request=request)
+    parked(stage, "1", PARKED + ";nodes=1;share=0;why=nodes", request=request)
     assert waiting(stage) == ["1"], "in its VC, and not before the profiling partition"
     assert stage.start("1", "n2:0") is None
-    (_, _, place), *_ = stage.slurm.starts
-    assert place[0].node == "n2"
+    assert stage.slurm.starts[0][2][0].node == "n2"
 
 
 def test_a_list_of_nodes_that_its_user_writes_while_it_waits_stays(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.limits = lambda job: "Licenses"
     assert stage.start("1", "n1:0") is None
-    stage.look()
     stage.mend()
-    record = stage.slurm.records["1"]
-    assert (record.held, record.request.req_nodes) == (True, ""), "Lucid's own list is taken back"
-    stage.slurm._set("1", request=structs.replace(record.request, req_nodes="n2"))
-    stage.look()
+    assert (held(stage, "1"), stage.request("1").req_nodes) == ([True], ""), "Lucid's own list is taken back"
+    stage.slurm._set("1", request=structs.replace(stage.request("1"), req_nodes="n2"))
     stage.mend()
-    assert stage.slurm.records["1"].request.req_nodes == "n2"
+    assert stage.request("1").req_nodes == "n2"
     assert stage.look().pending[0].job.whole_because == "it names its nodes"

@@ -19,14 +19,15 @@ from lucid.store.port import JobNote
 from scenes.slurm import MINE, WHY, Scene
 
 LIMIT = "QOSMaxJobsPerUserLimit"
+ONE = Request(tres_per_node="gres/gpu:1")
 
 
 def limited(stage: Scene, most: int = 1) -> None:
     """Slurm runs at most so many jobs of a user."""
 
-    def limit(job: object) -> str:
-        running = [r for r in stage.slurm.records.values() if r.state == "RUNNING"]
-        return LIMIT if len([r for r in running if r.user == job.user]) >= most else ""  # type: ignore[attr-defined]
+    def limit(job: SlurmJob) -> str:
+        theirs = [r for r in stage.slurm.records.values() if (r.state, r.user) == ("RUNNING", job.user)]
+        return LIMIT if len(theirs) >= most else ""
 
     stage.slurm.limits = limit
 
@@ -46,7 +47,7 @@ def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Sce
     assert [e.job.id for e in stage.look().running] == ["1"], "what Slurm bars holds nothing in the books"
     assert stage.mend() == [f"job 2: Slurm does not start it now ({LIMIT}); waits"]
     assert stage.slurm.records["2"].held
-    assert stage.request("2") == Request(tres_per_node="gres/gpu:1")
+    assert stage.request("2") == ONE
     assert barred(stage) == {"2": LIMIT, "3": LIMIT}, "nor is the next of the same user tried in vain"
     assert f"did not start this job, or one like it ({LIMIT})" in (stage.start("3", "n1:2") or "")
     stage.slurm.advance(10.0)
@@ -72,7 +73,7 @@ def test_only_one_of_many_is_tried_when_the_limit_may_have_given_way(stage: Scen
 
 def test_a_barred_job_is_tried_again_after_a_time_that_doubles(stage: Scene) -> None:
     stage.slurm.limits = lambda job: "Licenses"
-    stage.slurm.submit("1", "vc", 1)
+    stage.jobs("1")
     waits = []
     for _ in range(7):
         assert stage.start("1", "n1:0") is None
@@ -87,44 +88,37 @@ def test_a_barred_job_is_tried_again_after_a_time_that_doubles(stage: Scene) -> 
 
 def test_another_users_jobs_are_not_barred_nor_smaller_ones_by_a_limit_on_gpus(stage: Scene) -> None:
     stage.slurm.limits = lambda job: "QOSMaxGRESPerUser" if job.gpus > 2 else ""
-    stage.slurm.submit("1", "vc", 4)
-    stage.slurm.submit("2", "vc", 4, user="bob")
-    stage.slurm.submit("3", "vc", 2)
-    stage.slurm.submit("4", "vc", 3)
+    for name, gpus, user in (("1", 4, "ada"), ("2", 4, "bob"), ("3", 2, "ada"), ("4", 3, "ada")):
+        stage.jobs(name, gpus, user=user)
     stage.start("1", "n1:0-3")
     stage.mend()
     assert barred(stage) == {"1": "QOSMaxGRESPerUser", "2": "", "3": "", "4": ""}
     stage.start("4", "n1:0-2")
     stage.mend()
-    stage.slurm.submit("5", "vc", 3)
+    stage.jobs("5", 3)
     assert barred(stage) == {**dict.fromkeys("145", "QOSMaxGRESPerUser"), "2": "", "3": ""}
 
 
 def test_in_order_mode_slurms_own_reason_is_read_before_anything_is_planned(stage: Scene) -> None:
     stage.modes["vc"] = Mode.ORDER
     stage.slurm.limits = lambda job: LIMIT if job.id == "1" else "Priority"
-    stage.slurm.submit("1", "vc", 1, held=False, mark="none")
-    stage.slurm.submit("2", "vc", 1, held=False, mark="none")
+    stage.jobs("1 2", held=False, mark="none")
     assert barred(stage) == {"1": LIMIT, "2": ""}
 
 
+UNAVAILABLE = ["ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:n4", "ReqNodeNotAvail(Unavailable:n4)"]
+
+
 @pytest.mark.parametrize(
-    ("reason", "found"),
+    ("reasons", "found"),
     [
-        ("Resources", Outlook.WAITS),
-        ("AssocGrpGRES", Outlook.BARRED),
-        ("Reservation", Outlook.BARRED),
-        ("QOSMinGRES", Outlook.UNFIT),
-        ("PartitionTimeLimit", Outlook.BARRED),
-        ("PartitionNodeLimit", Outlook.UNFIT),
-        ("ReqNodeNotAvail, UnavailableNodes:n4", Outlook.UNFIT),
-        ("ReqNodeNotAvail(Unavailable:n4)", Outlook.UNFIT),
-        ("ReqNodeNotAvail", Outlook.UNFIT),
-        ("ALimitOfALaterSlurm", Outlook.BARRED),
+        (["Resources"], Outlook.WAITS),
+        (["AssocGrpGRES", "Reservation", "PartitionTimeLimit", "ALimitOfALaterSlurm"], Outlook.BARRED),
+        (["QOSMinGRES", "PartitionNodeLimit", *UNAVAILABLE], Outlook.UNFIT),
     ],
 )
-def test_reasons(reason: str, found: Outlook) -> None:
-    assert outlook(reason) is found
+def test_reasons(reasons: list[str], found: Outlook) -> None:
+    assert {reason: outlook(reason) for reason in reasons} == dict.fromkeys(reasons, found)
 
 
 @pytest.mark.parametrize("silent", ["look", "order", "slow order"])
@@ -162,25 +156,22 @@ def test_a_start_that_met_a_silent_slurm_says_nothing_about_the_job(stage: Scene
 
 def test_a_job_that_slurm_refuses_twice_is_released_as_its_user_wrote_it(stage: Scene) -> None:
     stage.jobs("1", mark=MINE, light=True)
+    why = "Invalid generic resource (gres) specification"
 
     def refuse(job_id: str, changes: Changes) -> None:
         if changes.tres_per_node and "shard" in changes.tres_per_node:
-            raise ActionRefused("Invalid generic resource (gres) specification")
+            raise ActionRefused(why)
         update(job_id, changes)
 
     update, stage.slurm.update = stage.slurm.update, refuse  # type: ignore[method-assign]
     assert "tried again in 10 s" in (stage.start("1", "n1:0") or "")
-    assert barred(stage) == {"1": "Invalid generic resource (gres) specification"}
+    assert barred(stage) == {"1": why}
     stage.slurm.advance(10.0)
     assert barred(stage) == {"1": ""}
     assert "did not start 2 times" in (stage.start("1", "n1:0") or "")
     (words,) = stage.mend()
-    assert words == (
-        "job 1: let go as its user wrote it, Slurm did not start it 2 times as Lucid asked "
-        "(Invalid generic resource (gres) specification)"
-    )
-    assert stage.slurm.records["1"].state == "RUNNING"
-    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    assert words == f"job 1: let go as its user wrote it, Slurm did not start it 2 times as Lucid asked ({why})"
+    assert (stage.slurm.records["1"].state, stage.request("1")) == ("RUNNING", ONE)
     assert stage.mend() == []
     verbs = [(row.verb, row.result.partition(":")[0]) for row in stage.store.actions("1")]
     assert verbs == [("start", "refused"), ("start", "refused"), ("let go", "done")]
@@ -188,7 +179,7 @@ def test_a_job_that_slurm_refuses_twice_is_released_as_its_user_wrote_it(stage: 
 
 def test_a_job_that_slurm_accepts_and_never_starts_is_let_go_too_and_nobody_waits_for_its_gpus(stage: Scene) -> None:
     stage.slurm.limits = lambda job: "PartitionNodeLimit" if job.request.req_nodes else "Resources"
-    stage.slurm.submit("1", "vc", 2)
+    stage.jobs("1", 2)
     for _ in range(2):
         assert stage.start("1", "n1:0-1") is None
         assert stage.look().running == ()
@@ -197,8 +188,7 @@ def test_a_job_that_slurm_accepts_and_never_starts_is_let_go_too_and_nobody_wait
     stage.mend()
     record = stage.slurm.records["1"]
     assert (record.held, record.request, record.reason) == (False, Request(tres_per_node="gres/gpu:2"), "Resources")
-    assert not stage.look().running
-    assert not stage.look().pending
+    assert (stage.look().running, stage.look().pending) == ((), ())
     assert stage.store.notes()["1"].given_up == "PartitionNodeLimit"
 
 
@@ -243,18 +233,17 @@ def test_a_job_let_go_for_what_it_asks_for_stays_slurms(stage: Scene, reason: st
 
 
 def test_a_let_go_that_slurm_refuses_is_tried_ever_more_rarely(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, comment="lucid:off")
+    stage.jobs("1", comment="lucid:off")
     stage.slurm.fails_at_write = lambda n: ActionRefused("no")
     tried = []
     for second in range(200):
         stage.slurm.now = float(second)
-        if stage.mend():
-            tried.append(second)
+        tried += [second] if stage.mend() else []
     assert tried == [0, 1, 3, 7, 15, 31, 63, 127]
 
 
 def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1)
+    stage.jobs("1")
     stage.start("1", "n1:0")
     stage.do("1", Requeue(WHY))
     stage.slurm.fails_at_write = lambda n: declined("Job is pending execution")
@@ -267,16 +256,15 @@ def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene
 def test_a_job_that_the_profiling_partition_does_not_take_goes_home_unprofiled(stage: Scene) -> None:
     """A limit of its user does not cost a job its profiling run."""
     stage.new = {"1", "2"}
-    stage.slurm.submit("1", "vc", 1)
-    stage.slurm.submit("2", "vc", 1, user="bob")
+    stage.jobs("1")
+    stage.jobs("2", user="bob")
     stage.slurm.limits = lambda job: LIMIT if job.user == "bob" else "AccountNotAllowed" * (job.partition == "prof")
     assert [e.job.id for e in stage.look("prof").pending] == ["1", "2"]
     assert stage.start("1", "p1:0", room="prof") is None
     assert stage.start("2", "p1:1", room="prof") is None
     stage.mend()
     assert [(e.job.id, e.barred) for e in stage.look("prof").pending] == [("2", LIMIT)]
-    assert [e.job.id for e in stage.look("vc").pending] == ["1"]
-    assert not barred(stage)["1"]
+    assert barred(stage) == {"1": ""}
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].partition == "vc"
 
@@ -293,8 +281,7 @@ def test_a_job_whose_start_gave_less_than_it_asks_for_is_slurms_at_its_turn(stag
     stage.slurm.advance(121.0)
     why = "its start gave less than the job asks for: 2 of 4 tasks"
     assert stage.mend() == [f"job 1: let go at its turn as its user wrote it: {why}"]
-    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
-    assert stage.slurm.records["1"].state == "RUNNING"
+    assert (stage.slurm.records["1"].state, stage.request("1")) == ("RUNNING", ONE)
     assert stage.mend() == []
 
 
@@ -312,9 +299,9 @@ def test_a_job_that_no_node_can_hold_is_slurms_at_its_turn(stage: Scene) -> None
 
 
 def test_whoever_says_so_without_a_start_gains_nothing(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 4, mark=MINE)
+    stage.jobs("1", 4, mark=MINE)
     stage.slurm.advance(5.0)
-    stage.slurm.submit("2", "vc", 4, mark=MINE, comment="lucid:wrong=2-of-4-tasks")
+    stage.jobs("2", 4, mark=MINE, comment="lucid:wrong=2-of-4-tasks")
     assert stage.mend() == []
     assert stage.slurm.records["2"].state == "PENDING"
 
@@ -348,14 +335,14 @@ def test_what_was_not_mended_in_one_cycle_is_first_in_the_next() -> None:
 
 
 def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    assert [e.job.id for e in stage.look().pending] == ["1"]
+    stage.jobs("1", mark=MINE)
+    assert [*barred(stage)] == ["1"]
     stage.slurm._set("1", comment="my run lucid:held")
     assert not stage.look().pending
     assert "Lucid does not hold it" in (stage.start("1", "n1:0") or "")
     assert stage.mend() == []
     stage.slurm._set("1", comment="my run")
-    assert [e.job.id for e in stage.look().pending] == ["1"], "released by its user, it is Lucid's again"
+    assert [*barred(stage)] == ["1"], "released by its user, it is Lucid's again"
 
 
 def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_so(stage: Scene) -> None:
@@ -365,42 +352,40 @@ def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_
     stage.slurm._set("1", held=True, comment="lucid:held", reason="JobHeldUser")
     assert stage.look().running == ()
     assert stage.mend() == ["job 1: given back the request that its user wrote"]
-    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    assert stage.request("1") == ONE
     stage.slurm._set("1", comment="")  # job_submit.lua turns the user's release into this
-    assert [e.job.id for e in stage.look().pending] == ["1"]
+    assert [*barred(stage)] == ["1"]
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("field", "value", "why"),
     [
-        ({"reservation": "maint"}, "it asks for reservation maint"),
-        ({"partition": "elsewhere"}, "partition 'elsewhere' is not packed"),
+        ("reservation", "maint", "it asks for reservation maint"),
+        ("partition", "elsewhere", "partition 'elsewhere' is not packed"),
     ],
 )
-def test_a_change_lets_a_waiting_job_go(stage: Scene, change: dict[str, object], why: str) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    assert [e.job.id for e in stage.look().pending] == ["1"]
-    stage.slurm._set("1", **change)
+def test_a_change_lets_a_waiting_job_go(stage: Scene, field: str, value: str, why: str) -> None:
+    stage.jobs("1", mark=MINE)
+    assert [*barred(stage)] == ["1"]
+    stage.slurm._set("1", **{field: value})
     assert not stage.look().pending
     assert stage.mend() == [f"job 1: let go as its user wrote it, {why}"]
     record = stage.slurm.records["1"]
-    assert not record.held
-    assert {name: getattr(record, name) for name in change} == change, "and the change stands"
+    assert (record.held, getattr(record, field)) == (False, value), "and the change stands"
     assert stage.mend() == []
 
 
 def test_a_job_that_its_user_moves_to_another_vc_waits_there(stage: Scene) -> None:
-    stage.modes["other"] = Mode.PACK
-    stage.cluster._daemon.partitions["other"] = Mode.PACK
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
+    stage.modes["other"] = stage.cluster._daemon.partitions["other"] = Mode.PACK
+    stage.jobs("1", mark=MINE)
     stage.slurm._set("1", partition="other")
     assert not stage.look().pending
     assert [e.job.vc for e in stage.look("other").pending] == ["other"]
 
 
 def test_uninstall_gives_a_held_job_back_without_releasing_it(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=MINE, comment="lucid:held")
+    stage.jobs("1", mark=MINE)
+    stage.jobs("2", mark=MINE, comment="lucid:held")
     stage.cluster.observe()
     assert stage.cluster.still_ours() == ["1"]
     stage.modes["vc"] = Mode.OBSERVE
@@ -419,9 +404,8 @@ def test_mending_leaves_alone_what_was_started_since_the_last_look(stage: Scene)
 
 
 def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark=MINE)
-    stage.slurm.submit("2", "vc", 1, mark=MINE, comment="lucid:held")
-    stage.slurm.submit("3", "vc", 1, mark=MINE, reservation="maint")
+    for name, says in (("1", {}), ("2", {"comment": "lucid:held"}), ("3", {"reservation": "maint"})):
+        stage.jobs(name, mark=MINE, **says)
     stage.look()
     assert stage.cluster.aside() == {"2": "its user or an administrator holds it (scontrol release ends that)"}
     stage.slurm.limits = lambda job: "None"
@@ -434,28 +418,29 @@ def test_who_waits_and_not_for_lucid_is_told(stage: Scene) -> None:
 @pytest.mark.parametrize("reason", ["Priority", LIMIT])
 def test_what_a_clock_said_that_was_a_day_ahead_holds_no_job_for_a_day(stage: Scene, anew: bool, reason: str) -> None:
     """Seen by the campaign: held, and not tried again before that time had come."""
-    stage.slurm.limits = lambda job: reason
-    stage.jobs("1 2")
-    stage.slurm.advance(86400.0)
-    assert stage.start("1", "n1:0") is None
+    started_a_day_ahead(stage, reason)
     stage.slurm.advance(stage.settings.start_grace_s + 1)
     assert stage.mend()
-    assert barred(stage)["1"] == reason
+    assert barred(stage) == {"1": reason}
     stage.slurm.now -= 86400.0
     stage.slurm._set("1", eligible_s=0.0)  # slurmctld's clock was right
     stage.slurm.limits = lambda job: ""
     if anew:
         stage.restart()
-    assert barred(stage)["1"] == ""
+    assert barred(stage) == {"1": ""}
     assert stage.start("1", "n1:0") is None
     assert stage.slurm.records["1"].state == "RUNNING"
 
 
-def test_a_start_of_a_clock_that_was_a_day_ahead_is_taken_back_all_the_same(stage: Scene) -> None:
-    stage.slurm.limits = lambda job: "Priority"
+def started_a_day_ahead(stage: Scene, reason: str) -> None:
+    stage.slurm.limits = lambda job: reason
     stage.jobs("1")
     stage.slurm.advance(86400.0)
     assert stage.start("1", "n1:0") is None
+
+
+def test_a_start_of_a_clock_that_was_a_day_ahead_is_taken_back_all_the_same(stage: Scene) -> None:
+    started_a_day_ahead(stage, "Priority")
     stage.slurm.now -= 86400.0
     assert any("did not start" in words for words in stage.mend())
 
@@ -485,31 +470,33 @@ class Site(Scene):
     def released(self, job_id: str) -> int:
         return sum(action.verb == "let go" for action in self.store.actions(job_id))
 
+    def runs_once_it_may(self) -> bool:
+        """It was a passing state of the cluster."""
+        self.never.clear()
+        for _ in range(700):
+            self.turn()
+        return self.slurm.records["1"].state == "RUNNING"
+
 
 @pytest.fixture
 def site() -> Site:
     return Site()
 
 
-def opted_out(site: Site, job_id: str, gpus: int = 1) -> SlurmJob:
-    return site.slurm.submit(job_id, "vc", gpus, mark="lucid:vc=vc;held=1;skip=socket;v=2")
+OPTED_OUT = "lucid:vc=vc;held=1;skip=socket;v=2"
 
 
 def test_an_opt_out_that_never_runs_is_let_go_at_growing_pauses(site: Site) -> None:
-    opted_out(site, "1")
+    site.jobs("1", mark=OPTED_OUT)
     for _ in range(3600):
         site.turn()
     assert 4 <= site.released("1") <= 12, "seconds to minutes, not every look, and not never"
-    site.never.clear()
-    for _ in range(700):
-        site.turn()
-    assert site.slurm.records["1"].state == "RUNNING"
+    assert site.runs_once_it_may()
 
 
 def test_an_opt_out_that_never_runs_keeps_nobody_waiting(site: Site) -> None:
-    opted_out(site, "1")
-    opted_out(site, "2")
-    site.slurm.submit("3", "vc", 1, mark="lucid:vc=vc;held=1;wait=1;v=2")
+    site.jobs("1 2", mark=OPTED_OUT)
+    site.jobs("3", mark="lucid:vc=vc;held=1;wait=1;v=2")
     for _ in range(10):
         seen = site.turn()
     assert site.released("2") == 1
@@ -517,11 +504,10 @@ def test_an_opt_out_that_never_runs_keeps_nobody_waiting(site: Site) -> None:
 
 
 def test_an_ordinary_job_that_never_runs_is_given_up_and_tried_again_at_growing_pauses(site: Site) -> None:
-    site.slurm.submit("1", "vc", 1, mark=MINE)
+    site.jobs("1", mark=MINE)
     starts = 0
     for _ in range(3600):
-        seen = site.look()
-        if any(entry.job.id == "1" and not entry.barred for entry in seen.pending):
+        if barred(site) == {"1": ""}:
             starts += 1
             assert site.start("1", "n1:0") is None
         site.turn()
@@ -529,16 +515,13 @@ def test_an_ordinary_job_that_never_runs_is_given_up_and_tried_again_at_growing_
     assert 4 <= site.released("1") <= 12
     assert site.look().pending == ()
     assert "Slurm holds it itself (BadConstraints)" in site.cluster.aside()["1"]
-    site.never.clear()
-    for _ in range(700):
-        site.turn()
-    assert site.slurm.records["1"].state == "RUNNING", "it was a passing state of the cluster"
+    assert site.runs_once_it_may()
 
 
 def test_a_job_that_breaks_the_mending_leaves_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.never.clear()
-    opted_out(site, "1", gpus=2)
-    opted_out(site, "2")
+    site.jobs("1", 2, mark=OPTED_OUT)
+    site.jobs("2", mark=OPTED_OUT)
     done = site.slurm.release
 
     def release(job_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,30 +53,26 @@ def test_what_lucid_release_let_go_is_held_again(site: Site) -> None:
     assert not site.slurm.records["w0"].held, "its user released it afterwards: that is not undone"
 
 
-@pytest.mark.parametrize(
-    "how", ["user released", "requeued since", "comment off", "user holds", "dependency", "observe", "gave up"]
-)
+UNTOUCHED: dict[str, dict[str, Any]] = {
+    "requeued since": {"restarts": 1},
+    "comment off": {"comment": "lucid:off"},
+    "user holds": {"comment": "lucid:held"},
+    "dependency": {"dependent": True, "dependency": "afterok:1(unfulfilled)"},
+}
+
+
+@pytest.mark.parametrize("how", [*UNTOUCHED, "user released", "observe", "gave up"])
 def test_what_is_not_lucids_to_take_up_stays_as_it_is(site: Site, how: str) -> None:
     fill(site)
-    record = site.slurm.records["w0"]
     if how == "user released":
         released(site, [site.slurm.records[f"w{n}"].number for n in range(1, 7)])
-    elif how == "requeued since":
-        record = replace(record, restarts=1)
-    elif how == "comment off":
-        record = replace(record, comment="lucid:off")
-    elif how == "user holds":
-        record = replace(record, comment="lucid:held")
-    elif how == "dependency":
-        record = replace(record, dependent=True, dependency="afterok:1(unfulfilled)")
     elif how == "observe":
         site.ctl("pause")
-    else:
-        lease = site.store.take_lease("one", site.slurm.now, 15.0)
-        assert lease is not None
+    elif how == "gave up":
+        assert site.store.take_lease("one", site.slurm.now, 15.0) is not None
         site.store.put_notes([JobNote("w0", home="vc", released=True, given_up="Requested node configuration")], 1)
         site.start()
-    site.slurm.records["w0"] = record
+    site.slurm._set("w0", **UNTOUCHED.get(how, {}))
     site.turns(10.0)
     assert not site.slurm.records["w0"].held
     assert site.slurm.records["w1"].held is (how != "observe")
@@ -188,8 +185,7 @@ def test_a_job_that_was_on_its_way_to_a_start_queues_again(stage: Scene) -> None
 
 
 def test_a_parked_job_queues_again(stage: Scene) -> None:
-    begins = f"{MINE};park={300}"
-    stage.slurm.submit("1", "vc", 1, mark=begins, held=False, eligible_s=300.0)
+    stage.jobs("1", mark=f"{MINE};park=300", held=False, eligible_s=300.0)
     assert [name for name, _ in queue(stage)] == ["1"]
     stage.modes["vc"] = Mode.OBSERVE
     assert stage.mend()
@@ -229,7 +225,7 @@ def test_whose_words_these_are_and_which_of_them_may_end() -> None:
 
 
 def test_a_job_that_ran_meanwhile_by_slurms_order_may_still_be_resized(stage: Scene) -> None:
-    stage.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;held=1;v=2;elastic=1", comment="lucid:elastic=1-4")
+    stage.jobs("1", mark="lucid:vc=vc;held=1;v=2;elastic=1", comment="lucid:elastic=1-4")
     record = replace(stage.slurm.records["1"], state="RUNNING")
     asked = Elastic(max_gpus=4)
     assert rigid_because(record, with_cause(JobNote("1", given_up=UNPACKED, released=True)), asked) == ""
@@ -241,11 +237,9 @@ def test_a_job_that_ran_meanwhile_by_slurms_order_may_still_be_resized(stage: Sc
 def full_of_others(stage: Scene, cpus: int = 16, mem_mib: int = 1000) -> None:
     """Jobs without GPUs on each node of the VC."""
     for name in ("n1", "n2"):
+        runs = {"state": "RUNNING", "held": False, "start_s": stage.slurm.now}
         used = ((name, cpus, mem_mib),)
-        stage.slurm.submit(
-            f"cpu-{name}", "vc", 0, mark="none", state="RUNNING", held=False, user="eve", hosts_used=used,
-            request=Request(), start_s=stage.slurm.now,
-        )  # fmt: skip
+        stage.jobs(f"cpu-{name}", 0, mark="none", user="eve", hosts_used=used, request=Request(), **runs)
 
 
 def planned(stage: Scene, policy: str) -> PartitionPlan:
@@ -261,7 +255,7 @@ def test_a_job_kept_from_cpus_or_memory_by_jobs_without_gpus_gets_its_place_in_s
 ) -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage, cpus, mem_mib)
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
+    stage.jobs("1", mark=MINE, cpus=4)
     stage.turns(25)
     assert stage.slurm.records["1"].held, "it may be over in a moment"
     told = stage.turns(10)
@@ -275,8 +269,8 @@ def test_a_job_kept_from_cpus_or_memory_by_jobs_without_gpus_gets_its_place_in_s
 def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
-    stage.slurm.submit("2", "vc", 1, mark=MINE, cpus=17, submit_s=-9.0)
+    stage.jobs("1", mark=MINE, cpus=4)
+    stage.jobs("2", mark=MINE, cpus=17, submit_s=-9.0)
     for name in ("lucid", "fifo", "backfill"):
         found = planned(stage, name)
         assert "EverFits" not in kinds(found.decisions["1"]), name
@@ -286,8 +280,8 @@ def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it()
 
 def test_where_gpus_are_missing_cpus_are_not_blamed() -> None:
     stage = Scene(start_grace_s=30.0)
-    stage.slurm.submit("1", "vc", 2, mark="none", state="RUNNING", held=False, placement=at("n1:0-1"))
-    stage.slurm.submit("2", "vc", 8, mark=MINE, cpus=2, mem_mib=2000)
+    stage.jobs("1", 2, mark="none", state="RUNNING", held=False, placement=at("n1:0-1"))
+    stage.jobs("2", 8, mark=MINE, cpus=2, mem_mib=2000)
     for name in ("lucid", "fifo", "backfill"):
         found = kinds(planned(stage, name).decisions["2"])
         assert "FreeGpus" in found, name
@@ -297,7 +291,7 @@ def test_where_gpus_are_missing_cpus_are_not_blamed() -> None:
 def test_the_last_cpu_of_a_node_is_given_once() -> None:
     stage = Scene()
     full_of_others(stage)
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=1)
+    stage.jobs("1", mark=MINE, cpus=1)
     assert planned(stage, "lucid").actions == ()
 
 
@@ -305,8 +299,8 @@ def test_they_go_in_the_order_in_which_they_were_held() -> None:
     stage = Scene(start_grace_s=30.0)
     full_of_others(stage)
     stage.slurm.limits = lambda job: "Resources" if job.user == "bob" else ""
-    stage.slurm.submit("2", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-5.0)
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4, user="bob", submit_s=-9.0)
+    stage.jobs("2", mark=MINE, cpus=4, user="bob", submit_s=-5.0)
+    stage.jobs("1", mark=MINE, cpus=4, user="bob", submit_s=-9.0)
     stage.turns(40)
     assert [stage.slurm.records[i].held for i in ("1", "2")] == [False, True]
     stage.turns(30)
@@ -319,7 +313,7 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
     for name in ("n1", "n2"):
         stage.slurm.submit(f"gpu-{name}", "vc", 4, mark="none", user="dan", held=False)
     assert stage.slurm.records["gpu-n2"].state == "RUNNING"
-    stage.slurm.submit("1", "vc", 1, mark=MINE, cpus=4)
+    stage.jobs("1", mark=MINE, cpus=4)
     stage.turns(100)
     assert stage.slurm.records["1"].held
 
@@ -327,9 +321,8 @@ def test_who_would_not_fit_without_these_either_stays_held() -> None:
 def test_jobs_that_slurm_cannot_start_keep_gpus_from_others_one_at_a_time() -> None:
     stage = Scene(start_grace_s=10.0)
     stage.slurm.limits = lambda job: "Resources" if job.user == "alice" else ""
-    for i in range(1, 31):
-        stage.slurm.submit(str(i), "vc", 1, mark=MINE, user="alice")
-    stage.slurm.submit("b", "vc", 1, mark=MINE, user="bob")
+    stage.jobs(" ".join(map(str, range(1, 31))), mark=MINE, user="alice")
+    stage.jobs("b", mark=MINE, user="bob")
     tried: list[int] = []
     for _ in range(150):
         seen = stage.look()
@@ -352,8 +345,7 @@ def test_one_start_that_came_late_keeps_its_users_jobs_back_for_a_while_only() -
     stage = Scene(start_grace_s=10.0)
     stuck = {"1"}
     stage.slurm.limits = lambda job: "Resources" if job.id in stuck else ""
-    for i in range(1, 9):
-        stage.slurm.submit(str(i), "vc", 1, mark=MINE, user="alice")
+    stage.jobs("1 2 3 4 5 6 7 8", mark=MINE, user="alice")
     assert stage.start("1", "n1:0") is None
     stage.turns(15)
     assert all(entry.barred for entry in stage.look().pending)
@@ -368,8 +360,8 @@ def test_one_start_that_came_late_keeps_its_users_jobs_back_for_a_while_only() -
 def test_small_jobs_do_not_wait_for_what_keeps_larger_ones() -> None:
     stage = Scene(start_grace_s=10.0)
     stage.slurm.limits = lambda job: "Resources" if job.id == "1" else ""
-    stage.slurm.submit("1", "vc", 4, mark=MINE, user="alice")
-    stage.slurm.submit("2", "vc", 1, mark=MINE, user="alice")
+    stage.jobs("1", 4, mark=MINE, user="alice")
+    stage.jobs("2", mark=MINE, user="alice")
     assert stage.start("1", "n1:0,1,2,3") is None
     stage.turns(15)
     assert [entry.job.id for entry in stage.look().pending if not entry.barred] == ["2"]

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -33,9 +34,8 @@ def test_a_reservation_ahead_is_a_window_of_its_nodes(stage: Scene) -> None:
     assert {node.windows for node in stage.look().nodes} == {(window,)}
     assert all(node.available for node in stage.look().nodes)
     stage.slurm.advance(1200.0)
-    assert {(node.available, node.out, node.opens_s()) for node in stage.look().nodes} == {
-        (False, window.why, 8400.0)
-    }
+    (told,) = {(node.available, node.out, node.opens_s()) for node in stage.look().nodes}
+    assert told == (False, window.why, 8400.0)
     stage.slurm.advance(7200.0)
     assert {(node.available, node.windows) for node in stage.look().nodes} == {(True, ())}
 
@@ -81,7 +81,7 @@ def test_reservations_are_read_once_a_minute_and_when_something_speaks_of_one(st
     reads = reads_of(stage)
     look_for(stage, 90)
     assert reads == [0.0, 60.0]
-    stage.slurm.submit("j", "vc", held=False, dependent=True, reason="ReqNodeNotAvail, Reserved for maintenance")
+    stage.jobs("j", held=False, dependent=True, reason="ReqNodeNotAvail, Reserved for maintenance")
     look_for(stage, 20)
     assert reads == [0.0, 60.0, 90.0], "once for each job that begins to speak of one"
 
@@ -151,10 +151,7 @@ def test_where_reservations_cannot_be_read_the_last_reading_counts(stage: Scene)
     stage.slurm.reserved = [reserved(1200.0, 8400.0)]
     assert all(node.windows for node in stage.look().nodes)
 
-    def broken() -> list[Reservation]:
-        raise ClusterError("no answer that can be read")
-
-    stage.slurm.reservations = broken  # type: ignore[method-assign]
+    stage.slurm.reservations = MagicMock(side_effect=ClusterError("no answer that can be read"))  # type: ignore[method-assign]
     stage.slurm.advance(60.0)
     assert all(node.windows for node in stage.look().nodes)
 
@@ -233,7 +230,7 @@ def test_a_partition_that_is_down_bars_its_jobs_as_soon_as_slurm_says_so_of_one(
     assert [entry.barred for entry in stage.look().pending] == [""]
     stage.slurm.defaults = {"vc": JobDefaults(state="DOWN")}
     stage.slurm.advance(3.0)
-    stage.slurm.submit("plain", "vc", held=False, mark="-", dependent=True, reason="PartitionDown")
+    stage.jobs("plain", held=False, mark="-", dependent=True, reason="PartitionDown")
     assert {entry.barred for entry in stage.look().pending} == {"partition vc is DOWN"}
     del stage.slurm.records["plain"]
     stage.slurm.defaults = {"vc": JobDefaults(state="DRAIN")}
@@ -243,9 +240,8 @@ def test_a_partition_that_is_down_bars_its_jobs_as_soon_as_slurm_says_so_of_one(
 
 def test_jobs_that_a_window_keeps_waiting_are_not_taken_to_be_crowded_out(stage: Scene) -> None:
     stage.jobs("1", cpus=8, time_limit_s=3600.0)
-    stage.slurm.submit(
-        "cpu", "vc", 0, held=False, mark="-", state="RUNNING", hosts_used=(("n1", 12, 0), ("n2", 12, 0))
-    )
+    used = (("n1", 12, 0), ("n2", 12, 0))
+    stage.jobs("cpu", 0, held=False, mark="-", state="RUNNING", hosts_used=used)
     stage.slurm.reserved = [reserved(1200.0, 8400.0)]
     for _ in range(10):
         assert stage.mend() == []
@@ -295,11 +291,8 @@ def test_every_release_tells_the_same(path: Path) -> None:
     assert found["maint"].nodes == tuple(f"n{i}" for i in range(1, 7))
     assert {one.end_s - one.start_s for one in found.values()} == {900.0}
     assert all(set(flags.split()) <= found[name].flags for name, flags in KINDS.items())
-    assert (found["bobs"].users, found["others"].users, found["flex"].accounts) == (
-        ("bob",),
-        ("-bob",),
-        ("research",),
-    )
+    who = (found["bobs"].users, found["others"].users, found["flex"].accounts)
+    assert who == (("bob",), ("-bob",), ("research",))
     assert found["licence"].nodes == ()
     assert {name: one.cores for name, one in found.items() if one.cores} in ({"cores": (("n1", 4),)}, {})
 

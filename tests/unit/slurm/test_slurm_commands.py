@@ -21,7 +21,12 @@ from lucid.slurm.pyslurm import PyslurmClient, make_client
 from lucid.slurm.records.from_json import jobs_from, nodes_from
 from lucid.slurm.records.request import EXCLUSIVE
 
-ASSETS = Path(__file__).parents[2] / "assets/slurm/24.11"
+ASSETS = Path(__file__).parents[2] / "assets/slurm"
+TOLD = json.loads((ASSETS / "pyslurm-25.11.json").read_text())
+
+
+def recorded(name: str) -> Any:
+    return json.loads((ASSETS / f"{name}.json").read_text())
 
 
 class Watch:
@@ -34,10 +39,8 @@ class Watch:
 def client(tmp_path: Path, script: str, timeout_s: float = 10.0) -> CommandClient:
     """A client whose prefix is a program of the test's; what it was called with stands in ``said``."""
     path = tmp_path / "slurm.py"
-    path.write_text(
-        "import json, sys, time\n"
-        f"with open({str(tmp_path / 'said')!r}, 'a') as f: f.write(json.dumps(sys.argv[1:]) + '\\n')\n" + script
-    )
+    noting = f"with open({str(tmp_path / 'said')!r}, 'a') as f: f.write(json.dumps(sys.argv[1:]) + '\\n')\n"
+    path.write_text(f"import json, os, sys, time\n{noting}{script}")
     return CommandClient([sys.executable, str(path)], Breaker(Watch()), timeout_s)
 
 
@@ -47,13 +50,12 @@ def said(tmp_path: Path) -> list[list[str]]:
 
 def test_jobs_and_nodes_are_asked_for_once_each(tmp_path: Path) -> None:
     name = "'jobs' if sys.argv[1] == 'squeue' else 'nodes'"
-    slurm = client(tmp_path, f"print(open({str(ASSETS)!r} + '/' + ({name}) + '.json').read())")
+    slurm = client(tmp_path, f"print(open({str(ASSETS)!r} + '/24.11/' + ({name}) + '.json').read())")
     assert {job.name for job in slurm.jobs()} >= {"gres", "gpus"}
     assert [node.name for node in slurm.nodes()] == ["n1", "n2", "n3", "p1"]
     assert slurm.version() == (24, 11)
-    count = ["scontrol", "--oneliner", "show", "job"]  # only before the first look
-    look = ["squeue", "--json", "--states=all"]
-    assert said(tmp_path) == [count, look, ["scontrol", "show", "nodes", "--json"]]
+    count, look = "scontrol --oneliner show job", "squeue --json --states=all"  # the first only before the first look
+    assert said(tmp_path) == [words.split() for words in (count, look, "scontrol show nodes --json")]
 
 
 def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
@@ -67,33 +69,30 @@ def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
     slurm.release("4")
     slurm.hold("4")
     slurm.requeue_hold("4")
-    assert said(tmp_path) == [
-        ["scontrol", "update", "JobId=3_1", "TresPerNode=gres/shard:g1:1", "TresPerJob=", "ReqNodeList=n2",
-         "StartTime=now"],
-        ["scontrol", "update", "JobId=4", "SiteFactor=0"],
-        ["scontrol", "update", "JobId=4", "Extra=lucid-gpus=1,3;lucid-mem=9"],
-        ["scontrol", "update", "JobId=4", "Extra="],
-        ["scontrol", "update", "JobId=4", "StartTime=uts1900000000"],
-        ["scontrol", "release", "4"],
-        ["scontrol", "update", "JobId=4", "Priority=0", "StartTime=now"],
-        ["scontrol", "requeuehold", "Incomplete", "4"],
-    ]  # fmt: skip
+    written = [
+        "scontrol update JobId=3_1 TresPerNode=gres/shard:g1:1 TresPerJob= ReqNodeList=n2 StartTime=now",
+        "scontrol update JobId=4 SiteFactor=0",
+        "scontrol update JobId=4 Extra=lucid-gpus=1,3;lucid-mem=9",
+        "scontrol update JobId=4 Extra=",
+        "scontrol update JobId=4 StartTime=uts1900000000",
+        "scontrol release 4",
+        "scontrol update JobId=4 Priority=0 StartTime=now",
+        "scontrol requeuehold Incomplete 4",
+    ]
+    assert said(tmp_path) == [words.split() for words in written]
 
 
 def test_what_goes_through_ssh_reaches_slurm_as_it_is(tmp_path: Path) -> None:
     """ssh gives its words to a shell, for which a semicolon ends a command."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
-    ssh.chmod(0o755)
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/said\n")
-    scontrol.chmod(0o755)
-    prefix = [str(ssh), "head", "env", f"PATH={tmp_path}:/usr/bin:/bin"]
-    slurm = CommandClient(prefix, Breaker(Watch()), 10.0)
-    slurm.update("4", Changes(req_nodes="n1", extra="lucid-gpus=1,3;lucid-mem=9"))
-    assert (tmp_path / "said").read_text().split() == [
-        "update", "JobId=4", "ReqNodeList=n1", "Extra=lucid-gpus=1,3;lucid-mem=9",
-    ]  # fmt: skip
+    printing = f"printf '%s\\n' \"$@\" > {tmp_path}/said"
+    for name, script in (("ssh", 'shift\nexec sh -c "$*"'), ("scontrol", printing)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    prefix = [str(tmp_path / "ssh"), "head", "env", f"PATH={tmp_path}:/usr/bin:/bin"]
+    CommandClient(prefix, Breaker(Watch()), 10.0).update(
+        "4", Changes(req_nodes="n1", extra="lucid-gpus=1,3;lucid-mem=9")
+    )
+    assert (tmp_path / "said").read_text() == "update\nJobId=4\nReqNodeList=n1\nExtra=lucid-gpus=1,3;lucid-mem=9\n"
 
 
 @pytest.mark.parametrize("job_id", ["", "1;rm -rf /", "1 2", "$(x)", "-1", "1_", "1\n2", "9" * 20, "１"])
@@ -106,15 +105,10 @@ def test_what_is_no_job_id_never_reaches_a_command(tmp_path: Path, job_id: str) 
     assert checked_id("123_4") == "123_4"
 
 
-def test_a_refusal_has_slurms_words(tmp_path: Path) -> None:
-    slurm = client(tmp_path, "sys.exit('Job is no longer pending execution for job 4')")
-    with pytest.raises(ActionRefused, match="no longer pending"):
-        slurm.release("4")
-
-
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [
+        ("sys.exit('Job is no longer pending execution for job 4')", ActionRefused, "no longer pending"),
         ("sys.exit('Unable to contact slurm controller (connect failure)')", ClusterUnavailable, "Unable to contact"),
         ("sys.exit('Socket timed out')", ClusterUnavailable, "timed out"),
         ("time.sleep(60)", ClusterUnavailable, "no answer within"),
@@ -124,35 +118,32 @@ def test_a_refusal_has_slurms_words(tmp_path: Path) -> None:
 def test_no_answer_is_told_from_a_refusal(tmp_path: Path, script: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         client(tmp_path, script, 0.3 if "sleep" in script else 10.0).jobs()
-
-
-def test_a_prefix_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnavailable, match="/no/such/program"):
         CommandClient(["/no/such/program"], Breaker(Watch())).jobs()
 
 
-def fail() -> None:
-    raise ClusterUnavailable("timed out")
+def fails(breaker: Breaker, words: str = "timed out") -> None:
+    def silent() -> None:
+        raise ClusterUnavailable("timed out")
+
+    with pytest.raises(ClusterUnavailable, match=words):
+        guarded(breaker, silent)
 
 
 def test_the_breaker_opens_after_failures_and_rests_longer_each_time() -> None:
     watch = Watch()
     breaker = Breaker(watch, errors=2, rest_s=10.0)
-    for _ in range(2):
-        with pytest.raises(ClusterUnavailable, match="timed out"):
-            guarded(breaker, fail)
-    with pytest.raises(ClusterUnavailable, match="Slurm is not asked"):
-        guarded(breaker, fail)
+    fails(breaker)
+    fails(breaker)
+    fails(breaker, "Slurm is not asked")
     assert breaker.calls.failed == 2
     watch.now = 10.0
-    with pytest.raises(ClusterUnavailable, match="timed out"):
-        guarded(breaker, fail)
+    fails(breaker)
     assert breaker.open_s == 20.0
     watch.now = 30.0
     assert guarded(breaker, lambda: 1) == 1
     assert breaker.open_s == 0.0
-    with pytest.raises(ClusterUnavailable, match="timed out"):
-        guarded(breaker, fail)
+    fails(breaker)
     assert breaker.open_s == 0.0, "a success closed it, so it counts anew"
 
 
@@ -163,12 +154,9 @@ def test_the_breaker_opens_for_a_slow_slurm() -> None:
     def slow() -> None:
         watch.now += 6.0
 
-    guarded(breaker, slow)
-    guarded(breaker, lambda: None)
-    guarded(breaker, slow)
-    assert breaker.open_s == 0.0
-    guarded(breaker, slow)
-    assert breaker.open_s > 0
+    for call, rests in ((slow, False), (lambda: None, False), (slow, False), (slow, True)):
+        guarded(breaker, call)
+        assert (breaker.open_s > 0) is rests
     assert "longer than 5 s" in breaker.why
 
 
@@ -180,8 +168,7 @@ def test_a_refusal_is_an_answer() -> None:
 
     with pytest.raises(ActionRefused):
         guarded(breaker, refuse)
-    assert breaker.open_s == 0.0
-    assert breaker.calls.refused == 1
+    assert (breaker.open_s, breaker.calls.refused) == (0.0, 1)
 
 
 def test_accounting_that_does_not_answer_is_no_silence_of_slurm(tmp_path: Path) -> None:
@@ -189,19 +176,15 @@ def test_accounting_that_does_not_answer_is_no_silence_of_slurm(tmp_path: Path) 
     said = "sacctmgr: error: _open_persist_conn: failed to open persistent connection: Connection refused"
     down = tmp_path / "down"
     down.touch()
-    slurm = client(
-        tmp_path,
-        f"import os\nif sys.argv[1] == 'sacctmgr' and os.path.exists({str(down)!r}): sys.exit({said!r})\n"
-        "print('lucid')",
-    )
+    broken = f"if sys.argv[1] == 'sacctmgr' and os.path.exists({str(down)!r}): sys.exit({said!r})"
+    slurm = client(tmp_path, f"{broken}\nprint('lucid')")
     for _ in range(4):
         assert slurm.rights() is None
         with pytest.raises(ActionRefused):
             slurm.gpu_limits()
     assert slurm.accounting == said
     down.unlink()
-    assert slurm.rights() == ("lucid", "lucid")
-    assert slurm.accounting == ""
+    assert (slurm.rights(), slurm.accounting) == (("lucid", "lucid"), "")
 
 
 NODES = ["slurm", "render", "--nodes", "n[1-2]:gpus=2,type=a100"]
@@ -210,9 +193,8 @@ NODES = ["slurm", "render", "--nodes", "n[1-2]:gpus=2,type=a100"]
 def test_render_as_json_and_into_a_folder_give_the_same_texts(tmp_path: Path) -> None:
     done = CliRunner().invoke(lucidctl, [*NODES, "--json", "--out", str(tmp_path)])
     texts = json.loads(done.output)
-    assert (tmp_path / "gres.conf").read_text() == texts["gres_conf"]
-    assert (tmp_path / "lucid.slurm.conf").read_text() == texts["slurm_conf"]
-    assert (tmp_path / "lucid.plugin.conf").read_text() == texts["plugin_conf"]
+    for name, key in (("gres", "gres_conf"), ("lucid.slurm", "slurm_conf"), ("lucid.plugin", "plugin_conf")):
+        assert (tmp_path / f"{name}.conf").read_text() == texts[key]
 
 
 def test_render_refuses_what_it_cannot_write(tmp_path: Path) -> None:
@@ -221,10 +203,6 @@ def test_render_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match="no gpus"):
         CliRunner().invoke(lucidctl, ["slurm", "render", "--nodes", "n1"], catch_exceptions=False)
-
-
-DUMPS = Path(__file__).parents[2] / "assets/slurm"
-TOLD = json.loads((DUMPS / "pyslurm-25.11.json").read_text())
 
 
 class Refused(Exception):
@@ -286,25 +264,22 @@ def pyslurm_client(jobs: list[Any] | None = None) -> PyslurmClient:
 
 def test_it_tells_of_jobs_what_the_commands_tell() -> None:
     mine = {job.name: job for job in pyslurm_client().jobs()}
-    theirs = {job.name: job for job in jobs_from(json.loads((DUMPS / "25.11/jobs.json").read_text()))}
+    theirs = {job.name: job for job in jobs_from(recorded("25.11/jobs"))}
     assert mine.keys() == theirs.keys()
     for name, job in mine.items():
         other = theirs[name]
         assert not job.unread, job.unread
-        whole = (EXCLUSIVE,) if EXCLUSIVE in other.request.others else ()
-        assert (EXCLUSIVE in job.request.others) is bool(whole)
+        assert (EXCLUSIVE in job.request.others) is (EXCLUSIVE in other.request.others)
         if name == "gres":  # it completes, of which pyslurm tells nothing else
-            assert job.completing
-            assert other.completing
+            assert (job.completing, other.completing) == (True, True)
             continue
         assert job == replace(other, flags=job.flags, request=job.request, dependency=job.dependency)
         assert job.request.tres_per_node == other.request.tres_per_node
 
 
 def test_it_tells_of_nodes_what_the_commands_tell() -> None:
-    made = {node.name: node for node in pyslurm_client().nodes()}
-    for node in nodes_from(json.loads((DUMPS / "25.11/nodes.json").read_text())):
-        assert made[node.name] == node
+    made, theirs = {node.name: node for node in pyslurm_client().nodes()}, nodes_from(recorded("25.11/nodes"))
+    assert [made[node.name] for node in theirs] == theirs
 
 
 def test_a_job_that_cannot_be_read_is_told_as_such() -> None:
@@ -335,8 +310,7 @@ def test_one_task_of_an_array_is_held_and_released_by_scontrol() -> None:
     for job_id in ("7", "7_2"):
         slurm.hold(job_id)
         slurm.release(job_id)
-    assert WRITTEN[0][1]["priority"] == 0
-    assert WRITTEN[1] == (7, "release")
+    assert (WRITTEN[0][1]["priority"], WRITTEN[1]) == (0, (7, "release"))
     assert [words[0] for words in WRITTEN[2:]] == ["scontrol"] * 2
     for job_id in ("7;", "7_2 x", ""):
         with pytest.raises(ActionRefused):

@@ -83,15 +83,8 @@ def test_an_idle_cluster_is_asked_at_most_thirteen_times_a_minute(
     idle, watch = Idle(release, monkeypatch), Watch()
     breaker = Breaker(watch.now_s)
     client = CommandClient([], breaker)
-    settings = settings_from(
-        {
-            "daemon": {
-                "partitions": {"vc": "pack", "other": "observe"},
-                "state_dir": str(tmp_path), "heartbeat": str(tmp_path / "heartbeat"),
-            },
-        },
-        "test",
-    )  # fmt: skip
+    state = {"state_dir": str(tmp_path), "heartbeat": str(tmp_path / "heartbeat")}
+    settings = settings_from({"daemon": {"partitions": {"vc": "pack", "other": "observe"}, **state}}, "test")
     store = SqliteStore(tmp_path / "lucid.db")
     parts = Parts(settings, client, breaker, store, FakeSampler(FakeSlurm([]), {}), watch, HistoryPredictor(600.0))
     daemon = Daemon(parts, "me")
@@ -124,9 +117,8 @@ def test_over_pyslurm_no_partition_is_packed() -> None:
 
 def test_pack_is_refused_where_it_cannot_be_had(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
-    path.write_text(
-        f'[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "{tmp_path}"\n[daemon.partitions]\nvc = "order"\n'
-    )
+    site = f'[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "{tmp_path}"\n'
+    path.write_text(f'{site}[daemon.partitions]\nvc = "order"\n')
     SqliteStore(tmp_path / "lucid.db").close()
     done = CliRunner().invoke(lucidctl, ["mode", "vc", "pack", "--config", str(path)])
     assert isinstance(done.exception, ConfigError)
@@ -248,11 +240,8 @@ class Slurm:
 
     def read(self, numbers: Sequence[int]) -> list[SlurmJob]:
         self.asked.append(list(numbers))
-        return [
-            one
-            for one in self.jobs.values()
-            if {one.number, one.het, int(one.id.partition("_")[0] or 0)} & set(numbers)
-        ]
+        wanted, jobs = set(numbers), self.jobs.values()
+        return [one for one in jobs if {one.number, one.het, int(one.id.partition("_")[0] or 0)} & wanted]
 
     def look(self) -> list[SlurmJob]:
         self.asked = []
@@ -280,18 +269,16 @@ def test_only_what_changed_is_read_again() -> None:
 def test_of_a_priority_only_whether_it_is_0_is_news() -> None:
     slurm = Slurm(job(1, held=False))
     slurm.look()
-    assert listed_from("JobId=1 JobName=a Priority=7 JobState=PENDING").signs == (
-        listed_from("JobId=1 JobName=a Priority=88 JobState=PENDING").signs
-    )
+    before, after = (listed_from(f"JobId=1 JobName=a Priority={now} JobState=PENDING") for now in (7, 88))
+    assert before.signs == after.signs
     slurm.jobs[1] = job(1, held=True)
     slurm.look()
     assert slurm.asked == [[1]]
 
 
 def test_tasks_of_an_array_and_parts_of_a_heterogeneous_job_are_read_together() -> None:
-    slurm = Slurm(
-        job(10, id="10_1"), job(11, id="10_2"), job(20, het=20), job(21, het=20), job(30), job(10 + 5, id="10_3")
-    )
+    tasks = [job(n, id=f"10_{task}") for task, n in enumerate((10, 11, 15), 1)]
+    slurm = Slurm(*tasks, job(20, het=20), job(21, het=20), job(30))
     assert {one.number for one in slurm.look()} == set(slurm.jobs)
     slurm.jobs[11] = job(11, id="10_2", extra="x")
     slurm.jobs[21] = job(21, het=20, extra="x")
@@ -328,28 +315,13 @@ def test_a_record_that_could_not_be_read_is_read_at_every_look() -> None:
         assert 2 in slurm.asked[0]
 
 
-HOSTILE = [
-    "x\nJobId=5 JobName=y",
-    "x\nJobId=999 JobName=y",
-    "x JobState=RUNNING",
-    "x\nJobId=",
-    "\nJobId=999999999999 JobName=",
-    "x\n",
-    "JobId=5 ",
-]
+NAMES = ["plain", "x\nJobId=5 JobName=y", "x\nJobId=999 JobName=y", "x JobState=RUNNING", "x\nJobId="]
+NAMES += ["\nJobId=999999999999 JobName=", "x\n", "JobId=5 "]
+STATES, EXTRAS = ["PENDING", "RUNNING", "COMPLETED", None], ["", "lucid-gpus=1", "other"]
+STEP = st.tuples(st.integers(1, 6), st.sampled_from(NAMES), st.sampled_from(STATES), st.sampled_from(EXTRAS))
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1, 6),
-            st.sampled_from([*HOSTILE, "plain"]),
-            st.sampled_from(["PENDING", "RUNNING", "COMPLETED", None]),
-            st.sampled_from(["", "lucid-gpus=1", "other"]),
-        ),
-        max_size=12,
-    )
-)
+@given(st.lists(STEP, max_size=12))
 def test_whatever_happens_the_jobs_are_those_of_a_whole_reading(
     steps: list[tuple[int, str, str | None, str]],
 ) -> None:

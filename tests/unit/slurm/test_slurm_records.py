@@ -23,20 +23,13 @@ from lucid.errors import ClusterError, ConfigError
 from lucid.slurm.accounting import accounted_from
 from lucid.slurm.act.changes import shard_request
 from lucid.slurm.own.state import JobState, Ownership
-from lucid.slurm.records.fields import (
-    array_tasks,
-    gpu_count,
-    gpu_mask,
-    hosts,
-    is_shards,
-    memory_mib,
-    parse_mark,
-)
+from lucid.slurm.records.fields import array_tasks, gpu_count, gpu_mask, hosts, is_shards, memory_mib, parse_mark
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.json import accounting_trouble, checked_list
 from lucid.slurm.records.request import Request
 from lucid.store.port import JobNote
+from scenes.slurm import MINE
 
 RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
 
@@ -85,12 +78,8 @@ def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, no
 
 def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
     """While it waits squeue shows the most as node_count; a job moved to a partition of one node never started."""
-    jobs = answer(RECORDED[-1], "jobs")["jobs"]
-    raw = {
-        **next(job for job in jobs if "PENDING" in job["job_state"]),
-        "node_count": 2,
-        "tres_req_str": "cpu=1,node=1",
-    }
+    known = next(job for job in answer(RECORDED[-1], "jobs")["jobs"] if "PENDING" in job["job_state"])
+    raw = {**known, "node_count": 2, "tres_req_str": "cpu=1,node=1"}
     for most in (2, 4):
         (job,) = jobs_from({"jobs": [{**raw, "max_nodes": most}]})
         assert (job.unread, job.min_nodes) == ("", 1 if most == 2 else 2)
@@ -168,9 +157,7 @@ def test_an_answer_that_tells_nothing_in_most_fields_is_read_as_unknown() -> Non
     assert (job.id, job.gpus, job.placement, job.time_limit_s, job.held) == ("7", 0, (), None, False)
 
 
-@pytest.mark.parametrize(
-    ("minutes", "limit_s"), [(525_599, 525_599 * 60.0), (525_600, None)], ids=["a limit", "no limit"]
-)
+@pytest.mark.parametrize(("minutes", "limit_s"), [(525_599, 525_599 * 60.0), (525_600, None)])
 def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes: int, limit_s: float | None) -> None:
     known = {**dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": "PENDING"}
     (job,) = jobs_from({"jobs": [{**known, "time_limit": {"set": True, "infinite": False, "number": minutes}}]})
@@ -194,10 +181,7 @@ def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes
         (gpu_count, "gres/gpu:a100:2,gres/gpu:t4:1", 3),
         (memory_mib, "cpu=2,mem=1.50G,node=1", 1536),
         (memory_mib, "cpu=2", 0),
-        (parse_mark, "", None),
-        (parse_mark, "by hand", None),
-        (parse_mark, "xlucid:vc=a", None),
-        (parse_mark, '{"lucid": 1}', None),
+        *((parse_mark, text, None) for text in ("", "by hand", "xlucid:vc=a", '{"lucid": 1}')),
         (parse_mark, "lucid:", {}),
         (parse_mark, 'lucid:vc=vc;held=1 {"of": "a site;held=0"}', {"vc": "vc", "held": "1"}),
         (parse_mark, 'lucid:vc=vc;held=1\n{"of": "a site;held=0"}', {"vc": "vc", "held": "1"}),
@@ -214,10 +198,7 @@ def test_requests_are_written_as_they_are_read() -> None:
     assert (gpu_count(text), is_shards(text)) == (2, True)
 
 
-SILENT = {
-    "description": "Slurmdb query failed", "error_number": 111, "error": "Connection refused",
-    "source": "slurmdb_tres_get",
-}  # fmt: skip
+SILENT = {"description": "Slurmdb query failed", "error": "Connection refused", "source": "slurmdb_tres_get"}
 OTHER = {"description": "Unable to contact slurm controller", "source": "slurm_load_jobs"}
 ROWS = [{"job_id": 1}]
 
@@ -249,7 +230,6 @@ def test_what_slurmdbd_itself_lists_beside_an_error_is_refused() -> None:
         accounted_from({"jobs": ROWS, "errors": [SILENT]})
 
 
-MINE = "lucid:vc=vc;held=1;v=2"
 PARKED = f"{MINE};park=1300"
 NOW_S = 1000.0
 

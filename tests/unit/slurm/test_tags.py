@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,13 +115,6 @@ def ran(tag: str | None, scene: Scene | None = None, where: str = "n2:1,3", room
     return s
 
 
-def requeued_by_slurm(s: Scene) -> None:
-    s.slurm._set(
-        "1", state="PENDING", placement=(), restarts=1, submit_s=s.slurm.now, eligible_s=s.slurm.now + AHEAD_S,
-        reason="BeginTime",
-    )  # fmt: skip
-
-
 def lose_store(s: Scene) -> None:
     s.store = SqliteStore(IN_MEMORY)
     s.store.take_lease("me", 0.0, 1e9)
@@ -137,7 +129,8 @@ def test_who_is_requeued_waits_in_lucids_queue_again(tag: str | None, how: str) 
     s.new |= {"1"} if profiled else set()
     ran(tag, s, "p1:0,1" if profiled else "n2:1,3", room="prof" if profiled else "vc")
     if how == "Slurm":
-        requeued_by_slurm(s)
+        times = {"submit_s": s.slurm.now, "eligible_s": s.slurm.now + AHEAD_S, "reason": "BeginTime"}
+        s.slurm._set("1", state="PENDING", placement=(), restarts=1, **times)
     else:
         assert s.do("1", EndProfiling(WHY) if profiled else Requeue(WHY), "prof" if profiled else "vc") is None
     if how == "Lucid, and the next lucidd":
@@ -184,8 +177,8 @@ def test_jobs_whose_tag_is_lost_are_told() -> None:
 
 def entries(folder: Path) -> dict[int, str]:
     """What lucidd's list has."""
-    lines = (folder / "ours").read_text().splitlines()
-    return {int(line.split(" ", 1)[0]): line.split(" ", 1)[1] for line in lines}
+    lines = (line.partition(" ") for line in (folder / "ours").read_text().splitlines())
+    return {int(number): entry for number, _, entry in lines}
 
 
 @pytest.mark.parametrize("mode", [Mode.PACK, Mode.OBSERVE])
@@ -263,8 +256,7 @@ def test_what_cannot_be_listed_is_not_held(tmp_path: Path) -> None:
 
 def test_what_has_left_leaves_the_list(tmp_path: Path) -> None:
     s = Scene(state=tmp_path)
-    for n in range(1, 101):
-        s.jobs(f"{n}", mark=OWN)
+    s.jobs(" ".join(map(str, range(1, 101))), mark=OWN)
     s.mend()
     assert len(entries(tmp_path)) == 100
     for n in range(1, 60):
@@ -318,8 +310,6 @@ def test_an_array_is_one_entry_and_each_of_its_tasks_counts(tmp_path: Path) -> N
     lose_store(s)
     s.restart()
     for task in (1, 2):
-        record = s.slurm.records[f"7_{task}"]
-        s.slurm.records[record.id] = replace(
-            record, admin_comment=AT_START, submit_s=50.0 * (task - 1), restarts=task - 1
-        )
+        began = {"submit_s": 50.0 * (task - 1), "restarts": task - 1}
+        s.slurm._set(f"7_{task}", admin_comment=AT_START, **began)
     assert [entry.job.id for entry in s.look().pending] == ["7_1", "7_2"]
