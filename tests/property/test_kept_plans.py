@@ -133,7 +133,7 @@ def is_the_plan_made_anew(name: str, rng: random.Random) -> None:
         until_s = snapshot.now_s + 20000.0 if plan.wake_s is None else plan.wake_s
         assert until_s > snapshot.now_s
         moves, soon = reserves(plan), until_s <= snapshot.now_s + PLAN_AGAIN_S
-        for share in (0.001, 0.3, rng.random(), 0.999):
+        for share in sorted((0.001, 0.3, rng.random(), 0.999)):
             at_s = snapshot.now_s + share * (until_s - snapshot.now_s)
             if until_s - at_s > SMALLEST_S:
                 later = replace(snapshot, now_s=at_s, memory=plan.memory)
