@@ -33,11 +33,10 @@ def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) ->
     return {node: replace(made, **rest)}  # type: ignore[arg-type]
 
 
-def test_a_fault_of_the_application_takes_no_gpu_out() -> None:
+def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while_unless_the_application_is_at_fault() -> (
+    None
+):
     assert not judge({}, {}, told(replace(XID, bad=False)), GPUS, 101.0, RULES).outs
-
-
-def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while() -> None:
     outs = judge({}, {}, told(XID), GPUS, 101.0, RULES).outs
     assert outs["n1:2"].words == "Xid 79, fallen off the bus"
     assert judge(outs, {}, told(XID), GPUS, 1e6, RULES).outs == outs, "the same boot"
