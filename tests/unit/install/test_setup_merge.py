@@ -261,7 +261,7 @@ def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str
     assert wanted in texts["slurm.conf"]
 
 
-def test_lines_without_node_name_go_on_for_the_others_and_without_slurmdbd_nothing_is_accounted(
+def test_lines_without_node_name_stay_for_the_others_and_without_slurmdbd_nothing_is_accounted(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path / "alone", CONF.replace("AccountingStorageTRES=gres/gpu\n", ""))
@@ -364,9 +364,7 @@ def test_setup_bills_a_slot_as_the_gpu_that_it_stands_for(tmp_path: Path) -> Non
         (CONF + "PartitionName=p Nodes=n1 TRESBillingWeights=gres/gpu:a100=8\n", GRES, "gres/gpu:a100"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_merged_is_refused_with_the_remedy(
-    tmp_path: Path, conf: str, gres: str | None, what: str
-) -> None:
+def test_what_cannot_be_merged_is_refused_with_remedy(tmp_path: Path, conf: str, gres: str | None, what: str) -> None:
     assert what in refused(Site(tmp_path, conf, gres).merged())
 
 

@@ -116,9 +116,7 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
     assert plan_for(root, "observe", has=SET_UP).empty
 
 
-def test_private_jobs_are_seen_by_an_operator_only_and_an_unknown_partition_is_told_the_known_ones(
-    root: Path,
-) -> None:
+def test_private_jobs_are_seen_by_an_operator_only_and_an_unknown_partition_is_an_error(root: Path) -> None:
     with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
         plan_for(root, "observe", None, "vcx")
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
@@ -279,9 +277,8 @@ UNSERVED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("seen", "words"), UNSERVED, ids=str)
-def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_order_mode_goes(
-    root: Path, seen: dict[str, Any], words: str
-) -> None:
+def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone(root: Path, seen: Any, words: str) -> None:
+    """And order mode goes."""
     limits = Limits() if seen else Limits(("QOS four (gres/gpu=4)",))
     site = running(AccountingStorageEnforce="associations,limits")
     site = replace(site, partition_settings=seen, gpu_limits=limits)

@@ -33,9 +33,7 @@ def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) ->
     return {node: replace(made, **rest)}  # type: ignore[arg-type]
 
 
-def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while_unless_the_application_is_at_fault() -> (
-    None
-):
+def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while_unless_an_application_has_it() -> None:
     assert not judge({}, {}, told(replace(XID, bad=False)), GPUS, 101.0, RULES).outs
     outs = judge({}, {}, told(XID), GPUS, 101.0, RULES).outs
     assert outs["n1:2"].words == "Xid 79, fallen off the bus"
@@ -164,9 +162,7 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
 
 
 @pytest.mark.parametrize(("fault", "mark", "stays"), [(XID, ";restart=1", 0), (XID, "", 1), (HOT, ";restart=1", 1)])
-def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(
-    site: Sick, fault: GpuFault, mark: str, stays: int
-) -> None:
+def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(site: Sick, fault: Any, mark: str, stays: int) -> None:
     site.submit("1", time_limit_s=6000.0, mark="lucid:vc=vc" + mark)
     site.turns(5)
     (part,) = site.slurm.records["1"].placement
