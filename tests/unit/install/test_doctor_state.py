@@ -85,10 +85,6 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_a_sound_home_has_no_findings(home: Home) -> None:
-    assert home.found() == []
-
-
 WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: (home.store.close(), (home.folder / "lucid.db").unlink()), "bad", "lucid.db"),
     (lambda home: home.store.take_lease("host:0:me", NOW - 2e6, 1.0), "bad", "lucidd is down"),
@@ -181,13 +177,13 @@ def test_files_that_are_not_there_are_said_to_be(root: Path) -> None:
         assert "not looked at" in words
 
 
-PREFIXES = [("", "/"), ("chroot --userspec=me /srv", "/srv"), ("/usr/sbin/chroot /srv", "/srv"), ("ssh head", None)]
+PREFIXES = {"": "/", "chroot --userspec=me /srv": "/srv", "/usr/sbin/chroot /srv": "/srv", "ssh head": None}
 
 
-@pytest.mark.parametrize(("prefix", "where"), PREFIXES)
-def test_slurms_files_are_looked_for_where_the_prefix_leads(home: Home, prefix: str, where: str | None) -> None:
-    home.slurm = {"prefix": prefix.split()} if prefix else {}
-    assert root_of(home.settings) == (Path(where) if where else None)
+def test_slurms_files_are_looked_for_where_the_prefix_leads(home: Home) -> None:
+    for prefix, where in PREFIXES.items():
+        home.slurm = {"prefix": prefix.split()} if prefix else {}
+        assert root_of(home.settings) == (Path(where) if where else None), prefix
 
 
 def test_a_slurm_that_does_not_answer_is_bad_and_ends_with_1(home: Home) -> None:
@@ -199,17 +195,15 @@ def test_a_slurm_that_does_not_answer_is_bad_and_ends_with_1(home: Home) -> None
     assert "Slurm does not answer" in done.output
 
 
-@pytest.mark.parametrize(
-    ("inside", "of", "told"), [(20, 60, True), (44, 60, False), (50, 60, False), (5, 13, True), (9, 13, False)]
-)
-def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, of: int, told: bool) -> None:
-    times, now_s = StartTimes(), 0.0
-    for number in range(of):
-        said = times.waits(f"{number}", Wait("vc", 1, 1000.0), now_s)
-        now_s += said.likely_s if number < inside else said.late_s + 1000.0
-        times.started(f"{number}", now_s)
-    home.store.put_view(START_TIMES, times.to_dict())
-    assert any("fell inside the range" in item.what for item in home.found()) is told
+def test_forecasts_that_do_not_hold_are_told(home: Home) -> None:
+    for inside, of, told in ((20, 60, True), (44, 60, False), (50, 60, False), (5, 13, True), (9, 13, False)):
+        times, now_s = StartTimes(), 0.0
+        for number in range(of):
+            said = times.waits(f"{number}", Wait("vc", 1, 1000.0), now_s)
+            now_s += said.likely_s if number < inside else said.late_s + 1000.0
+            times.started(f"{number}", now_s)
+        home.store.put_view(START_TIMES, times.to_dict())
+        assert any("fell inside the range" in item.what for item in home.found()) is told, (inside, of)
 
 
 BLIND = {"words": "this user may not read it", "remedy": "chmod /reports", "blind": True}
@@ -430,14 +424,6 @@ def test_what_the_package_brings_is_left_to_the_package(root: Path) -> None:
     assert f"/{ours}" in bad(root)
 
 
-def test_nodes_and_partitions_are_read_with_every_key() -> None:
-    node = parse_node("n[1-2]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/fake{}")
-    assert node == NodeSpec("n[1-2]", 4, 16, 64000, "a100", ("nvlink", "ib"), "/dev/fake{}")
-    options = {"MaxTime": "60", "State": "UP"}
-    read = parse_partition("prof=n3:MaxTime=60,State=UP", profiling=True)
-    assert read == PartitionSpec("prof", "n3", profiling=True, options=options)
-
-
 WRONG_NODES = {
     "no gpus": ["n1"],
     "host list": ["n 1:gpus=1", "n1;rm:gpus=1"],
@@ -452,9 +438,12 @@ WRONG_NODES = {
 }
 
 
-@pytest.mark.parametrize("says", WRONG_NODES)
-def test_a_wrong_node_or_partition_is_refused_and_says_why(says: str) -> None:
-    for text in WRONG_NODES[says]:
+def test_nodes_and_partitions_are_read_with_every_key_and_wrong_ones_refused_with_why() -> None:
+    node = parse_node("n[1-2]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/fake{}")
+    assert node == NodeSpec("n[1-2]", 4, 16, 64000, "a100", ("nvlink", "ib"), "/dev/fake{}")
+    read = parse_partition("prof=n3:MaxTime=60,State=UP", profiling=True)
+    assert read == PartitionSpec("prof", "n3", profiling=True, options={"MaxTime": "60", "State": "UP"})
+    for says, text in ((says, text) for says, texts in WRONG_NODES.items() for text in texts):
         with pytest.raises(ConfigError, match=says or "."):
             parse_node(text) if says else parse_partition(text)
 
@@ -483,18 +472,14 @@ def test_each_gpu_gets_an_address_and_two_slots() -> None:
     assert "steps" not in plugin_conf(["a100"], "/run/lucid/heartbeat", filtered=False)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "partitions", "says"),
-    [
-        ("n[1-2]:gpus=1 n2:gpus=2", "", "n2 is given twice"),
-        ("n1:gpus=1", "p=n[1-2]", "names host n2"),
-        ("n1:gpus=1", "a=n1 b=n1", "default"),
-    ],
-)
-def test_nodes_and_partitions_must_agree(nodes: str, partitions: str, says: str) -> None:
-    named = [parse_partition(text, default=True) for text in partitions.split()]
-    with pytest.raises(ConfigError, match=says):
-        render([*map(parse_node, nodes.split())], named)
+TWICE = (["n[1-2]:gpus=1", "n2:gpus=2"], [], "n2 is given twice")
+
+
+def test_nodes_and_partitions_must_agree() -> None:
+    one = ["n1:gpus=1"]
+    for nodes, partitions, says in (TWICE, (one, ["p=n[1-2]"], "names host n2"), (one, ["a=n1", "b=n1"], "default")):
+        with pytest.raises(ConfigError, match=says):
+            render([*map(parse_node, nodes)], [parse_partition(text, default=True) for text in partitions])
 
 
 def test_what_else_a_node_line_says_is_kept() -> None:

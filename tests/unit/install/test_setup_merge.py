@@ -236,12 +236,9 @@ def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_sto
     assert (again.site_scripts, again.wrapped["Prolog"]) == ({"Prolog": [], "Epilog": []}, True)
 
 
-@pytest.mark.parametrize("name", ["job_submit.lua", "cli_filter.lua"])
-def test_a_plugin_of_the_sites_own_is_not_replaced(tmp_path: Path, name: str) -> None:
-    assert name in refused(Site(tmp_path).merged(**{name: "function slurm_job_submit() end"}))
-
-
-def test_a_filter_of_the_sites_own_stays_where_no_model_needs_lucids(tmp_path: Path) -> None:
+def test_plugins_of_the_sites_own_are_not_replaced_but_a_filter_that_no_model_needs_stays(tmp_path: Path) -> None:
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        assert name in refused(Site(tmp_path / name).merged(**{name: "function slurm_job_submit() end"}))
     conf, gres = CONF.replace("gpu:a100:4", "gpu:4"), GRES.replace("Type=a100 ", "")
     merged = Site(tmp_path, conf, gres).merged(**{"cli_filter.lua": "function slurm_cli_pre_submit() end"})
     assert not merged.refused
@@ -250,10 +247,10 @@ def test_a_filter_of_the_sites_own_stays_where_no_model_needs_lucids(tmp_path: P
     assert "CliFilterPlugins" not in "".join(merged.files.values())
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "wanted"),
-    [("PriorityType", "priority/basic", "multifactor"), ("SelectType", "select/linear", "cons_tres")],
-)
+EVERYBODYS = [("PriorityType", "priority/basic", "multifactor"), ("SelectType", "select/linear", "cons_tres")]
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), EVERYBODYS)
 def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str, wanted: str) -> None:
     others = "".join(line for line in CONF.splitlines(keepends=True) if not line.startswith(f"{key}="))
     assert f"{key}={value}: pack mode needs" in refused(Site(tmp_path, f"{others}{key}={value}\n").merged())
@@ -264,13 +261,12 @@ def test_what_concerns_every_job_is_refused(tmp_path: Path, key: str, value: str
     assert wanted in texts["slurm.conf"]
 
 
-def test_without_slurmdbd_nothing_is_accounted(tmp_path: Path) -> None:
-    site = Site(tmp_path, CONF.replace("AccountingStorageTRES=gres/gpu\n", ""))
+def test_lines_without_node_name_stay_for_the_others_and_without_slurmdbd_nothing_is_accounted(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path / "alone", CONF.replace("AccountingStorageTRES=gres/gpu\n", ""))
     _, texts = site.made(in_force={**IN_FORCE, "AccountingStorageType": ""})
     assert "AccountingStorageTRES" not in texts["slurm.conf"], "slurmctld does not start with it"
-
-
-def test_lines_without_node_name_go_on_for_the_others(tmp_path: Path) -> None:
     site = Site(tmp_path, CONF + "NodeName=h[1-2] Gres=gpu:h100:4\n", "Name=gpu File=/dev/nvidia[0-3] # all nodes\n")
     _, texts = site.made()
     assert "NodeName=h[1-2] Name=gpu File=/dev/nvidia[0-3]\n" in texts["gres.conf"]
@@ -368,18 +364,16 @@ def test_setup_bills_a_slot_as_the_gpu_that_it_stands_for(tmp_path: Path) -> Non
         (CONF + "PartitionName=p Nodes=n1 TRESBillingWeights=gres/gpu:a100=8\n", GRES, "gres/gpu:a100"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_merged_is_refused_with_the_remedy(
-    tmp_path: Path, conf: str, gres: str | None, what: str
-) -> None:
+def test_what_cannot_be_merged_is_refused_with_remedy(tmp_path: Path, conf: str, gres: str | None, what: str) -> None:
     assert what in refused(Site(tmp_path, conf, gres).merged())
 
 
-@pytest.mark.parametrize(
-    ("files", "numbers"),
-    [("/dev/nvidia[0-1,3,5]", (0, 1, 3, 5)), ("/dev/dri/renderD[128-131]", (128, 129, 130, 131)),
-     ("/dev/nvidia[9-12]", (9, 10, 11, 12))],
-)  # fmt: skip
-def test_an_address_is_the_number_of_the_device_file(tmp_path: Path, files: str, numbers: tuple[int, ...]) -> None:
+DEVICES = {"nvidia[0-1,3,5]": (0, 1, 3, 5), "dri/renderD[128-131]": range(128, 132), "nvidia[9-12]": range(9, 13)}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_address_is_the_number_of_the_device_file(tmp_path: Path, device: str) -> None:
+    files, numbers = f"/dev/{device}", DEVICES[device]
     site = Site(tmp_path, gres=GRES.replace("/dev/nvidia[0-3]", files))
     merged, texts = site.made()
     assert ["device files of n[1-4] are not numbered 0, 1, 2" in note for note in merged.notes] == [True]
@@ -429,7 +423,7 @@ def test_a_host_list_names_the_hosts_again(hosts: set[str]) -> None:
     assert not hosts or set(hosts_in(host_list(hosts))) == hosts
 
 
-def test_lucid_toml_keeps_its_lines_and_comments() -> None:
+def test_lucid_toml_keeps_its_lines_and_comments_and_is_refused_in_another_form_with_what_to_write() -> None:
     own = '# mine\n[slurm]\n\n[daemon.partitions]\nvc-a = "observe" # first\n"vc.b" = "observe"\n\n[models]\n'
     fresh = with_keys(own, "daemon.partitions", {"vc-a": "pack", "vc.b": "observe", "vc-c": "order"})
     lines = 'vc-a = "observe" # first\n"vc.b" = "observe"\n'
@@ -439,12 +433,7 @@ def test_lucid_toml_keeps_its_lines_and_comments() -> None:
     assert fewer == own.replace(lines, 'vc-a = "pack"\nvc-c = "order"\n')
     new = with_keys(NEW_TOML, "daemon", {"gpu_mem_mib_by_feature": {"a100": 40960}})
     assert new.endswith("[daemon]\ngpu_mem_mib_by_feature = { a100 = 40960 }\n")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['daemon = { partitions = { vc-a = "observe" } }\n', '[daemon]\npartitions.vc-a = "observe"\n', "[daemon\n"],
-)
-def test_lucid_toml_in_another_form_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"vc-a = \"pack\"|mend it first"):
-        with_keys(text, "daemon.partitions", {"vc-a": "pack"})
+    inline = 'daemon = { partitions = { vc-a = "observe" } }\n'
+    for text in (inline, '[daemon]\npartitions.vc-a = "observe"\n', "[daemon\n"):
+        with pytest.raises(ConfigError, match=r"vc-a = \"pack\"|mend it first"):
+            with_keys(text, "daemon.partitions", {"vc-a": "pack"})

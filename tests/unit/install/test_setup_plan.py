@@ -116,7 +116,9 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
     assert plan_for(root, "observe", has=SET_UP).empty
 
 
-def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
+def test_private_jobs_are_seen_by_an_operator_only_and_an_unknown_partition_is_an_error(root: Path) -> None:
+    with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
+        plan_for(root, "observe", None, "vcx")
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
     (refusal,) = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
     assert "take jobs out of PrivateData" in refusal.remedy
@@ -248,11 +250,18 @@ def test_a_script_that_nobody_can_read_here_needs_a_word_and_one_that_looks_at_n
     assert "is not on this host" in what(plan_for(root, "pack"))
 
 
-def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: Path) -> None:
+def test_lines_of_the_sites_own_in_the_plugins_settings_stay_and_a_slurm_without_lua_is_refused(root: Path) -> None:
+    """slurmctld ends over a plugin that it does not find."""
     settings = root / "etc/slurm/lucid.plugin.conf"
     settings.write_text("heartbeat /run/lucid/heartbeat\nexempt 0\n")
     [change] = [change for change in plan_for(root, "pack").changes if change.path == settings]
     assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\nsteps mapped\ntype a100\n"
+    folder = root / "usr/lib/slurm"
+    folder.mkdir(parents=True)
+    seen = running(PluginDir="/usr/lib/slurm")
+    assert "Slurm's Lua plugin is not installed" in what(plan_for(root, "pack", seen))
+    (folder / "job_submit_lua.so").touch()
+    assert not plan_for(root, "pack", seen).refused
 
 
 UNSERVED: list[tuple[dict[str, Any], str]] = [
@@ -268,9 +277,8 @@ UNSERVED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("seen", "words"), UNSERVED, ids=str)
-def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_order_mode_goes(
-    root: Path, seen: dict[str, Any], words: str
-) -> None:
+def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone(root: Path, seen: Any, words: str) -> None:
+    """And order mode goes."""
     limits = Limits() if seen else Limits(("QOS four (gres/gpu=4)",))
     site = running(AccountingStorageEnforce="associations,limits")
     site = replace(site, partition_settings=seen, gpu_limits=limits)
@@ -279,16 +287,6 @@ def test_what_packing_does_not_serve_is_refused_for_these_partitions_alone_and_o
     assert any("LLN" in note for note in plan.notes) is ("LLN" in str(seen))
     assert all("order" in each.remedy for each in plan.refused if "vc-a" in each.what)
     assert not plan_for(root, "order", site).refused
-
-
-def test_a_slurm_without_lua_is_refused(root: Path) -> None:
-    """slurmctld ends over a plugin that it does not find."""
-    folder = root / "usr/lib/slurm"
-    folder.mkdir(parents=True)
-    seen = running(PluginDir="/usr/lib/slurm")
-    assert "Slurm's Lua plugin is not installed" in what(plan_for(root, "pack", seen))
-    (folder / "job_submit_lua.so").touch()
-    assert not plan_for(root, "pack", seen).refused
 
 
 def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
@@ -302,11 +300,6 @@ def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> N
     assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
     naps = replace(seen, preemption=replace(by, modes={**modes, "vc-b": "SUSPEND"}))
     assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, *both).refused[0].what
-
-
-def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
-    with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
-        plan_for(root, "observe", None, "vcx")
 
 
 def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: Path) -> None:
@@ -383,6 +376,10 @@ def test_like_vcs_get_a_partition_over_all_their_nodes_for_whoever_may_use_one_o
     assert pool_for(texts_of(tmp_path), VCS, packed).quotas == pool.quotas, "addresses of GPUs are no kind of GPU"
     taken = [replace(one, partitions=one.partitions | {"overflow"}) for one in NODES]
     assert pool_for(texts_of(tmp_path), VCS, taken).partition == "lucid-overflow"
+    common = [vc_node("n1", "vc-a", "vc-b"), NODES[2]]
+    assert not pool_for(texts_of(tmp_path), VCS, common).quotas, "this is left to an administrator"
+    made = lending_of("borrow", Settings(), texts_of(tmp_path), VCS, common, [])
+    assert "only a QOS can be its quota" in made.refused[0].what
 
 
 UNLIKE = [
@@ -396,19 +393,10 @@ UNLIKE = [
 
 
 @pytest.mark.parametrize(("conf", "nodes", "words"), UNLIKE, ids=[words for *_, words in UNLIKE])
-def test_a_vc_that_is_not_like_the_others_stays_outside(
-    tmp_path: Path, conf: str, nodes: list[SlurmNode], words: str
-) -> None:
+def test_a_vc_that_is_not_like_the_others_stays_outside(tmp_path: Path, conf: str, nodes: Any, words: str) -> None:
     pool = pool_for(texts_of(tmp_path, conf), VCS, nodes)
     assert pool.quotas == {"vc-a": 4, "vc-b": 4}
     assert pool.left_out == [f"vc-c lends and borrows nothing: {words}"]
-
-
-def test_vcs_over_common_nodes_are_left_to_an_administrator(tmp_path: Path) -> None:
-    common = [vc_node("n1", "vc-a", "vc-b"), NODES[2]]
-    assert not pool_for(texts_of(tmp_path), VCS, common).quotas
-    made = lending_of("borrow", Settings(), texts_of(tmp_path), VCS, common, [])
-    assert "only a QOS can be its quota" in made.refused[0].what
 
 
 def test_the_pool_is_told_of_made_and_ended(tmp_path: Path) -> None:

@@ -39,13 +39,9 @@ def recorded() -> Any:
 
 def test_what_accounting_answers_is_translated() -> None:
     found = {one.ended.job.name: one.ended for one in accounted_from(recorded())}
-    assert {name: (one.job.gpus, one.job.cpus, one.job.mem_mib) for name, one in found.items()} == {
-        "slots": (2, 1, 1000),
-        "guest": (2, 1, 1000),
-        "cancelled": (1, 1, 1000),
-        "gpus": (2, 2, 2000),
-        "no gpu; rm -rf `$HOME` 'ü' \\": (0, 1, 1000),
-    }, "those that were cancelled before they ran are left out"
+    asked = {"slots": (2, 1, 1000), "guest": (2, 1, 1000), "cancelled": (1, 1, 1000), "gpus": (2, 2, 2000)}
+    asked["no gpu; rm -rf `$HOME` 'ü' \\"] = (0, 1, 1000)  # those that were cancelled before they ran are left out
+    assert {name: (one.job.gpus, one.job.cpus, one.job.mem_mib) for name, one in found.items()} == asked
     one = found["cancelled"]
     assert (one.job.id, one.job.vc, one.job.user, one.state) == ("3", "vc", "root", "CANCELLED")
     assert 1 <= one.ran_s <= 60

@@ -81,13 +81,8 @@ def test_gpu_time_in_pairs_is_counted_once_for_the_gpus_and_by_what_is_known() -
 
 
 def test_a_pair_that_harms_saves_nothing_and_profiling_runs_do_not_count() -> None:
-    tally, slow = (
-        Counters(),
-        [
-            replace(runs(one, other), profile=replace(LIGHT, seen_speed=0.4, seen_beside=other))
-            for one, other in (("a", "b"), ("b", "a"))
-        ],
-    )
+    tally = Counters()
+    slow = [runs(one, by, profile=replace(LIGHT, seen_speed=0.4, seen_beside=by)) for one, by in ("ab", "ba")]
     found = tallied(result(0.0, *slow), result(10.0, *slow), tally=tally)
     assert (found["saved_gpu_s"]["measured"], found["lost_gpu_s"]["measured"]) == (0.0, pytest.approx(24.0))
     profiled = result(20.0, *[replace(one, stage=Stage.PROFILE) for one in slow])
@@ -151,10 +146,8 @@ def test_cycles_are_timed_and_failed_turns_counted(tmp_path: Path) -> None:
 
 
 def outcome(name: str, gpus: int, submit_s: float, queue_s: float, ran_s: float, **rest: object) -> JobOutcome:
-    start_s = submit_s + queue_s
-    made = JobOutcome(
-        a_job(name, gpus, submit_s, vc=str(rest.pop("vc", "v"))), ran_s, start_s, start_s + ran_s, queue_s
-    )
+    start_s, job = submit_s + queue_s, a_job(name, gpus, submit_s, vc=str(rest.pop("vc", "v")))
+    made = JobOutcome(job, ran_s, start_s, start_s + ran_s, queue_s)
     for key, value in rest.items():
         setattr(made, key, value)
     return made
@@ -190,22 +183,15 @@ def test_figures_of_a_run_by_hand() -> None:
     assert {sum(inside(gpus) for _, inside in SIZES) for gpus in range(1, 40)} == {1}, "every size is in one class"
     assert LARGE_GPUS == 8
     assert run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))["large_jobs"] == 2
+    assert group_metrics([]) == {"jobs": 0}, "without jobs there are no means"
+    none = run_metrics(a_run())
+    assert (none["jobs"], none["avg_jct_large_s"], none["gpu_use"]) == (0, None, 0.0)
 
 
-def test_a_run_without_jobs_has_no_means() -> None:
-    assert group_metrics([]) == {"jobs": 0}
-    figures = run_metrics(a_run())
-    assert (figures["jobs"], figures["avg_jct_large_s"], figures["gpu_use"]) == (0, None, 0.0)
-
-
-def test_gpu_use_is_what_was_held_of_what_was_there() -> None:
+def test_gpu_use_is_what_was_held_of_what_was_there_and_shared_gpus_are_held_once() -> None:
     figures = run_metrics(simulate(Scenario(a_trace(by("a", 2, 100.0), by("b", 1, 50.0)), {"vc": 1}), "fifo"))
-    assert figures["total_gpus"] == 8
+    assert (figures["total_gpus"], figures["shared_gpu_use"]) == (8, 0.0)
     assert figures["gpu_use"] == pytest.approx((2 * 100 + 1 * 50) / (8 * 100))
-    assert figures["shared_gpu_use"] == 0.0
-
-
-def test_shared_gpus_are_held_once() -> None:
     trace = a_trace(by("a", 1, 400.0, profile=LIGHT), by("b", 1, 400.0, profile=LIGHT))
     rules = settings(profiling={"enabled": False}, packing={"least_partner_remaining_s": 0.0})
     predictor = FixedPredictor(otherwise_s=400.0)

@@ -33,11 +33,8 @@ def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) ->
     return {node: replace(made, **rest)}  # type: ignore[arg-type]
 
 
-def test_a_fault_of_the_application_takes_no_gpu_out() -> None:
+def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while_unless_an_application_has_it() -> None:
     assert not judge({}, {}, told(replace(XID, bad=False)), GPUS, 101.0, RULES).outs
-
-
-def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while() -> None:
     outs = judge({}, {}, told(XID), GPUS, 101.0, RULES).outs
     assert outs["n1:2"].words == "Xid 79, fallen off the bus"
     assert judge(outs, {}, told(XID), GPUS, 1e6, RULES).outs == outs, "the same boot"
@@ -165,9 +162,7 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
 
 
 @pytest.mark.parametrize(("fault", "mark", "stays"), [(XID, ";restart=1", 0), (XID, "", 1), (HOT, ";restart=1", 1)])
-def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(
-    site: Sick, fault: GpuFault, mark: str, stays: int
-) -> None:
+def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(site: Sick, fault: Any, mark: str, stays: int) -> None:
     site.submit("1", time_limit_s=6000.0, mark="lucid:vc=vc" + mark)
     site.turns(5)
     (part,) = site.slurm.records["1"].placement

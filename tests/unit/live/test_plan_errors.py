@@ -214,10 +214,7 @@ def test_an_error_that_comes_back_at_once_lets_go_at_once_and_for_as_long_again(
     assert errors.now["a"] == PlanError("ValueError: 4", 0.0, HELD_AT_MOST_S, 620.0)
     assert not seen(errors, 620.0)
     assert not seen(errors, 1000.0, "ValueError: 5")  # a new one
-
-
-def test_a_clock_that_was_set_back_makes_no_error_younger_than_it_can_be() -> None:
-    errors = PlanErrors()
+    errors = PlanErrors()  # a clock that was set back makes no error younger than it can be
     seen(errors, 10_000.0, "ValueError")
     assert not seen(errors, 100.0, "ValueError")
     assert seen(errors, 100.0 + HELD_AT_MOST_S, "ValueError") == {"a"}
@@ -225,9 +222,7 @@ def test_a_clock_that_was_set_back_makes_no_error_younger_than_it_can_be() -> No
     assert not seen(again, 500.0)
 
 
-def test_a_partition_that_is_gone_has_no_error_and_one_for_several_together_is_told_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_partition_that_is_gone_has_no_error_and_one_for_several_together_is_told_once(caplog: Any) -> None:
     errors = PlanErrors()
     seen(errors, 0.0, "ValueError", "gone")
     seen(errors, 1.0)

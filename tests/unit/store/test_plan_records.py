@@ -190,14 +190,11 @@ FULL = FreeGpus(1, 0, 0, False)
 NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)
 
 
-@pytest.mark.parametrize(
-    ("second", "kept"),
-    [
-        ((NOBODY, OTHERS, FULL), 1),  # other users' jobs come and go
-        ((NOBODY, FreeGpus(1, 0, 2, False)), 1),
-        ((FULL,), 2),
-    ],
-)
+SECOND = [((NOBODY, OTHERS, FULL), 1), ((NOBODY, FreeGpus(1, 0, 2, False)), 1), ((FULL,), 2)]
+"""Other users' jobs come and go."""
+
+
+@pytest.mark.parametrize(("second", "kept"), SECOND)
 def test_a_wait_is_kept_when_the_kinds_of_its_reasons_change(second: tuple[Reason, ...], kept: int) -> None:
     store, recorder = recording()
     for at_s, reasons in enumerate([(NOBODY, FULL), second, second]):

@@ -145,12 +145,18 @@ def test_a_migration_that_another_process_has_done_meanwhile_is_not_done_again(t
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
-def test_at_most_three_damaged_stores_are_kept(tmp_path: Path) -> None:
+def test_at_most_three_damaged_stores_are_kept_and_moving_one_aside_takes_the_journal_along(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / "lucid.db").write_text(f"no database {number}")
         open_store(tmp_path / "lucid.db", 17.0).close()
     kept = [path.read_text() for path in tmp_path.glob("lucid.db.damaged-*")]
     assert sorted(kept) == ["no database 3", "no database 4", "no database 5"]
+    suffixes, folder = ("", "-journal", "-shm", "-wal"), tmp_path / "fresh"
+    folder.mkdir()
+    for suffix in suffixes:
+        (folder / f"lucid.db{suffix}").write_text(suffix)
+    set_aside(folder / "lucid.db", 3.0)
+    assert sorted(path.name for path in folder.iterdir()) == [f"lucid.db.damaged-3{suffix}" for suffix in suffixes]
 
 
 def test_nobody_but_its_owner_may_read_a_store_or_what_is_kept_of_it(tmp_path: Path) -> None:
@@ -185,14 +191,6 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="full"):
         store.put_view("v1", "x" * 500_000)
     assert store.view("v0") == "x" * 2000
-
-
-def test_moving_aside_takes_the_journal_along(tmp_path: Path) -> None:
-    suffixes = ("", "-journal", "-shm", "-wal")
-    for suffix in suffixes:
-        (tmp_path / f"lucid.db{suffix}").write_text(suffix)
-    set_aside(tmp_path / "lucid.db", 3.0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"lucid.db.damaged-3{suffix}" for suffix in suffixes]
 
 
 READS = (
@@ -233,9 +231,8 @@ def test_a_holder_that_was_killed_is_dead_before_its_parent_has_noticed() -> Non
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:
-    return runs(
-        name, "n1:0", profile=plain(workload, seen_speed=speed, seen_beside=beside or partner), partner=partner
-    )
+    profile = plain(workload, seen_speed=speed, seen_beside=beside or partner)
+    return runs(name, "n1:0", profile=profile, partner=partner)
 
 
 def pair(one: str, first: float, other: str, second: float, number: int = 0) -> list[Running]:
