@@ -75,9 +75,8 @@ def brute_force(weights: np.ndarray, left: list[int]) -> float:
         return 0.0
     first, *rest = left
     mates = [v for v in rest if weights[first, v] > 0]
-    return max(
-        [brute_force(weights, rest), *(weights[first, v] + brute_force(weights, [*{*rest} - {v}]) for v in mates)]
-    )
+    paired = [weights[first, v] + brute_force(weights, [w for w in rest if w != v]) for v in mates]
+    return float(max([brute_force(weights, rest), *paired]))
 
 
 def weight_of(weights: np.ndarray, pairs: list[tuple[int, int]]) -> float:
