@@ -84,7 +84,7 @@ def test_placement_gives_each_job_its_gpus_and_oversubscribes_none(free: list[in
         assert sum(n for parts in placed.values() for where, n in parts if where == node) <= most
 
 
-def test_preset_then_recorded_then_fitted() -> None:  # E13
+def test_preset_then_recorded_then_fitted_and_one_slow_epoch_does_not_bend_the_fit() -> None:  # E13
     true = 100.0 / np.arange(1, 9) + 5.0
     speeds = EpochTimes([200.0] * 8)
     assert speeds.times().tolist() == [200.0] * 8
@@ -97,13 +97,10 @@ def test_preset_then_recorded_then_fitted() -> None:  # E13
     assert speeds.times() == pytest.approx(true, rel=1e-6)
     with pytest.raises(ValueError, match=r"1\.\.8"):
         speeds.record(9, 1.0)
-
-
-def test_one_slow_epoch_does_not_bend_the_fit() -> None:  # E13
-    speeds = EpochTimes([1.0] * 10)
+    slow = EpochTimes([1.0] * 10)
     for count in (1, 4, 6, 8, 10):
-        speeds.record(count, (100.0 / count + 5.0) * (1.6 if count == 1 else 1.0))
-    assert speeds.times()[4] == pytest.approx(25.0, rel=0.1)  # 31 % too much where long epochs count for more
+        slow.record(count, (100.0 / count + 5.0) * (1.6 if count == 1 else 1.0))
+    assert slow.times()[4] == pytest.approx(25.0, rel=0.1)  # 31 % too much where long epochs count for more
 
 
 def test_the_one_that_is_served_fully() -> None:  # E15
@@ -127,31 +124,16 @@ def test_replay_by_hand() -> None:  # E14-E16, E20
     assert replay(two, "elastic", 2, rescale_s=0).makespan_s == pytest.approx(3600)
 
 
-SERVER = (1.0, 2.0, 0.0, 0.0)
-WORKER = (2.0, 4.0, 0.0, 1.0)
-SYNC = SpeedModel("sync", (0.02, 0.3, 0.1, 0.02, 0.03), 128)
-
-
-def test_loss_fit_needs_three_points() -> None:
-    true = LossModel(0.2, 0.5, 0.3)
+def test_a_loss_fit_needs_three_points_and_never_falls_below_zero_or_rises() -> None:  # O2
+    true, epochs = LossModel(0.2, 0.5, 0.3), np.arange(9)
     assert fit_loss([0, 1], true.loss([0, 1])) is None
-    fitted = fit_loss(range(9), true.loss(np.arange(9)))
+    fitted = fit_loss(range(9), true.loss(epochs))
     assert [fitted.a, fitted.b, fitted.c] == pytest.approx([0.2, 0.5, 0.3], abs=1e-5)
-
-
-def test_a_loss_curve_never_falls_below_zero_or_rises() -> None:  # O2
-    epochs = np.arange(9)
-    for losses in (1 / (0.2 * epochs + 0.5) - 0.2, 1 + 0.05 * epochs, 1 / (0.2 * epochs + 0.5) ** 2):
+    sinks = 1 / (0.2 * epochs + 0.5) - 0.2
+    for losses in (sinks, 1 + 0.05 * epochs, 1 / (0.2 * epochs + 0.5) ** 2):
         fitted = fit_loss(epochs, losses)
         assert fitted is None or min(fitted.a, fitted.b, fitted.c) >= 0
-    sunk = fit_loss(epochs, 1 / (0.2 * epochs + 0.5) - 0.2)
-    assert sunk.c == pytest.approx(0.0, abs=1e-3)
-
-
-def test_measured_speeds_come_first() -> None:  # O8
-    estimate = optimus_models.SpeedEstimator("async", 128, {(1, 1): 9.0})
-    assert estimate(1, 1) == 9.0
-    assert estimate(2, 2) is None
+    assert fit_loss(epochs, sinks).c == pytest.approx(0.0, abs=1e-3)
 
 
 def test_epochs_specified_then_alike_then_fitted_then_guessed() -> None:  # O5
@@ -163,7 +145,9 @@ def test_epochs_specified_then_alike_then_fitted_then_guessed() -> None:  # O5
     assert optimus_models.converged_at(LossModel(0.01, 0.2, 0.1), 3) is None, "beyond the 100th epoch"
 
 
-def test_probing() -> None:  # O9
+def test_probing() -> None:  # O8, O9
+    estimate = optimus_models.SpeedEstimator("async", 128, {(1, 1): 9.0})
+    assert (estimate(1, 1), estimate(2, 2)) == (9.0, None), "measured speeds come first"
     rng = np.random.default_rng(0)
     known: list[tuple[int, int]] = []
     while (point := optimus_models.next_probe(known, rng)) is not None:
@@ -176,22 +160,20 @@ def test_probing() -> None:  # O9
     assert optimus_models.merge_points([{(1, 1): 2.0}, {(1, 1): 4.0, (2, 2): 1.0}]) == {(1, 1): 3.0, (2, 2): 1.0}
 
 
-def test_a_job_offers_its_better_task_a_server_on_ties() -> None:  # O11, O12
+WORK = (1.0, 2.0, 0.0, 0.0), (2.0, 4.0, 0.0, 1.0), 10.0
+"""What a server and a worker need, and the epochs left."""
+
+
+def test_a_job_offers_its_better_task_a_server_on_ties_and_none_that_slows_it_down() -> None:  # O11, O12
     flat = OptimusJob(0, (1, 0, 0, 0), (1, 0, 0, 0), 10.0, lambda p, w: float(p + w))
     assert allocate([flat], (5, 1, 1, 1)).tasks == {0: (4, 1)}
-
-
-def test_a_job_that_only_slows_down_gets_no_more() -> None:
-    slow = OptimusJob(0, SERVER, WORKER, 10.0, lambda p, w: 1.0 / (p + w))
+    slow = OptimusJob(0, *WORK, lambda p, w: 1.0 / (p + w))
     for stop in ("published", "exhausted"):
         assert allocate([slow], (99, 99, 9, 9), stop=stop).tasks == {0: (1, 1)}  # type: ignore[arg-type]
-
-
-def test_unknown_speeds_and_finished_jobs_keep_their_pair() -> None:
-    unknown = OptimusJob(0, SERVER, WORKER, 10.0, lambda *_: None)
-    ended = OptimusJob(1, SERVER, WORKER, -3.0, lambda p, w: float(SYNC.speed(p, w)))
-    allocation = allocate([unknown, ended], (99, 99, 9, 9))
-    assert allocation.tasks == {0: (1, 1), 1: (1, 1)}
+    sync = SpeedModel("sync", (0.02, 0.3, 0.1, 0.02, 0.03), 128)
+    ended = OptimusJob(1, *WORK[:2], -3.0, lambda p, w: float(sync.speed(p, w)))
+    allocation = allocate([OptimusJob(0, *WORK, lambda *_: None), ended], (99, 99, 9, 9))
+    assert allocation.tasks == {0: (1, 1), 1: (1, 1)}, "unknown speeds and finished jobs keep their pair"
     assert allocation.unknown == (0,)
 
 
@@ -245,11 +227,6 @@ def grows(name: str, where: str, limits: Elastic = GROWS, **rest: Any) -> Runnin
     return replace(runs(name, where, **rest), job=waits(name, elastic=limits).job)
 
 
-def test_a_start_on_all_gpus_says_that_they_were_free() -> None:
-    free = reason(plan("elastic", nodes(1), [waits("a", elastic=GROWS)]).decisions["a"], FreeGpus, Start)
-    assert (free.needed, free.free) == (8, 8)
-
-
 def test_when_nobody_can_spare_a_gpu_the_line_waits_in_order() -> None:
     line = [waits("c", submit_s=2.0, elastic=GROWS), waits("d", elastic=GROWS)]
     made = plan("elastic", nodes(1, 2), [grows("a", "n1:0"), grows("b", "n1:1"), *line])
@@ -259,6 +236,8 @@ def test_when_nobody_can_spare_a_gpu_the_line_waits_in_order() -> None:
 
 
 def test_a_job_that_is_not_elastic_is_made_room_for() -> None:
+    free = reason(plan("elastic", nodes(1), [waits("a", elastic=GROWS)]).decisions["a"], FreeGpus, Start)
+    assert (free.needed, free.free) == (8, 8), "a start on all GPUs says that they were free"
     made = plan("elastic", nodes(1, 4), [grows("a", "n1:0-3"), waits("rigid", 2)])
     assert (gpus(made, "a"), gpus(made, "rigid")) == (2, 2)
     whole = plan("elastic", nodes(1, 4), [grows("a", "n1:0-3"), waits("rigid", 4)])
@@ -268,12 +247,7 @@ def test_a_job_that_is_not_elastic_is_made_room_for() -> None:
     assert "rigid" not in stays.decisions
 
 
-Times = Sequence[tuple[int, float]]
-
-
-def who_grows(
-    seen: Times, preset: Sequence[float] = PERFECT, have: int = 1, done: float = 1.0, epochs: float = 10.0
-) -> str:
+def who_grows(seen: Any, preset: Any = PERFECT, have: int = 1, done: float = 1.0, epochs: float = 10.0) -> str:
     """Two jobs run, one GPU is idle: which of them gets it? ``b`` has five epochs left and would save 150 s. ``a``
     has ``have`` GPUs and has reported these times of an epoch."""
     a = grows("a", f"n1:0-{have - 1}", progress=Progress(done, tuple(seen)))
@@ -285,23 +259,16 @@ def who_grows(
     return grown
 
 
-def test_preset_times_decide_until_a_job_has_reported_others() -> None:  # E13
+def test_preset_times_decide_until_a_job_has_reported_others_and_what_is_done_no_longer_counts() -> None:  # E13, E6
     assert who_grows(()) == "a"
     assert who_grows((), preset=[60.0] * 8) == "b", "the preset table says that more GPUs are of no use to it"
     assert who_grows(((2, 60.0), (3, 90.0))) == "b", "it has found that out"
     assert who_grows(((1, 60.0), (2, 60.0))) == "b"
     assert who_grows(((1, 90.0), (2, 30.0)), preset=[60.0] * 8) == "a"
-
-
-def test_three_reported_numbers_of_gpus_foretell_the_others() -> None:  # E13
     seen = tuple((g, 40.0 / g + 20.0) for g in (1, 2, 3))  # 30 s on four GPUs, 3 s less than on three
     assert who_grows(seen[1:], have=3) == "a", "the preset time of four GPUs is 15 s"
-    assert who_grows(seen, have=3) == "b"
-
-
-def test_what_a_job_has_done_is_no_longer_ahead_of_it() -> None:  # E13, E6
-    assert who_grows((), epochs=20.0, done=10.0) == "a"
-    assert who_grows((), epochs=20.0, done=19.0) == "b"
+    assert who_grows(seen, have=3) == "b", "three reported numbers of GPUs foretell the others"
+    assert [who_grows((), epochs=20.0, done=done) for done in (10.0, 19.0)] == ["a", "b"]
 
 
 def test_the_job_keeps_those_of_its_gpus_that_it_can() -> None:
@@ -333,15 +300,11 @@ def test_mixed_sets_run_to_their_end_safely(name: str) -> None:
         assert all(o.end_s > 0 for o in made.outcomes), f"seed {seed}"
 
 
-def test_reported_times_alone_let_a_job_grow() -> None:
-    """Without preset times, a report of one size is no reason to believe that every other size is slower."""
-    entry = grows("a", "n1:0,1", progress=Progress(1.0, ((2, 1.0),)))
-    now = snap(100.0, part(nodes(2, 4), running=[entry]), predictions={"a": guess(600.0)})
-    assert gpus(decide("elastic", now), "a") == 8
-
-
-def test_a_job_that_reports_more_epochs_than_its_user_said_stays_within_its_limits() -> None:
+def test_a_report_of_one_size_lets_a_job_grow_and_one_of_more_epochs_than_its_user_said_within_its_limits() -> None:
     said = Progress(5.0, ((1, 10.0),))
+    alone = grows("a", "n1:0,1", progress=Progress(1.0, ((2, 1.0),)))
+    now = snap(100.0, part(nodes(2, 4), running=[alone]), predictions={"a": guess(600.0)})
+    assert gpus(decide("elastic", now), "a") == 8, "no reason to believe that every other size is slower"
     others = [grows(f"o{i}", f"n1:{i}", Elastic(8, epochs=9.0), progress=said) for i in (1, 2)]
     entry = grows("a", "n1:0", Elastic(2, epochs=3.0), progress=said)
     made = decide("elastic", snap(600.0, part(nodes(2, 4), running=[entry, *others])))

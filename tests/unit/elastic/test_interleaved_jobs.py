@@ -22,7 +22,6 @@ from lucid.core.prediction import StageTimes
 from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.truth import Interleaving
-from lucid.simulator.traces.record import TraceJob
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
@@ -32,8 +31,6 @@ from scenes.slurm import WHY
 
 TAG = "lucid:vc=vc;turns=1"
 TIMES = {"storage": 0.9, "cpu": 0.1, "gpu": 0.2, "network": 0.0, "iteration": 1.1}
-
-
 SAID = (0.9, 0.1, 0.2, 0.0)
 BAD_STAGES: list[Any] = [
     None, 7, [], "x", {}, {"iteration": 1.0}, dict.fromkeys(TIMES, 0.0), {**TIMES, "iteration": float("inf")},
@@ -187,14 +184,12 @@ def test_a_new_profile_without_shares_does_not_take_them_away(stage: Turns) -> N
     stage.slurm.advance(20.0)
     (record,) = stage.slurm.jobs()
     readings: list[ProfileReading] = []
-    source: Any = SimpleNamespace(new=lambda: readings)
-    known = KnownProfiles(stage.store, source, stage.slurm, 7.0)
+    known = KnownProfiles(stage.store, SimpleNamespace(new=lambda: readings), stage.slurm, 7.0)  # type: ignore[arg-type]
     for turn, shares, util in ((1, SHARES, 20.0), (2, None, 60.0), (3, replace(SHARES, cpu=0.9), 60.0)):
         readings[:] = [ProfileReading("1", replace(LIGHT, gpu_util=util, shares=shares), f"1@{turn}")]
         known.update({"1": record}, [record], float(turn), stage.token)
         profile = known.profile_of(record)
-        assert profile.gpu_util == util
-        assert profile.shares == (shares or SHARES)
+        assert (profile.gpu_util, profile.shares) == (util, shares or SHARES)
 
 
 def test_members_show_what_they_report_of_their_turns(stage: Turns) -> None:
@@ -255,11 +250,9 @@ SECOND = StageTimes((1.0, 3.0), 4.0, start_s=5.0)
 BEST = Interleaving(2, "best", NO_OVERHEAD)
 
 
-def staged(name: str, stages: StageTimes, duration_s: float = 100.0) -> TraceJob:
-    return replace(by(name, 2, duration_s), stages=stages)
-
-
-def cluster(*items: TraceJob, interleaving: Interleaving | None = BEST) -> SimulatedCluster:
+def cluster(*stages: StageTimes, b_s: float = 100.0, interleaving: Interleaving | None = BEST) -> SimulatedCluster:
+    """Jobs a and b of these stages wait; a takes 100 s."""
+    items = [replace(by(n, 2, s), stages=one) for n, s, one in zip("ab", (100.0, b_s), stages, strict=True)]
     made = a_cluster(a_trace(*items), {VC: nodes(2, 4)}, profiled=lambda job: False, interleaving=interleaving)
     made.advance(0.0)
     return made
@@ -280,16 +273,12 @@ def running(made: SimulatedCluster, name: str) -> Running:
     return next(entry for entry in made.observe().partitions[VC].running if entry.job.id == name)
 
 
-PAIR = ("a", "b")
-
-
-def pair(made: SimulatedCluster) -> None:
-    act(made, a=Start(at("n1:0-1"), WHY, group=PAIR), b=Start(at("n1:0-1"), WHY, group=PAIR))
+PAIR = Start(at("n1:0-1"), WHY, group=("a", "b"))
 
 
 def test_a_group_waits_for_all_its_members_to_start_and_then_takes_turns() -> None:
-    made = cluster(staged("a", FIRST), staged("b", SECOND, 50.0))
-    pair(made)
+    made = cluster(FIRST, SECOND, b_s=50.0)
+    act(made, a=PAIR, b=PAIR)
     assert Capability.INTERLEAVE in made.capabilities
     assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (2, 2)
     run_on(made, 65.0)  # 10 + 5 s to start, then b's 50 s at full speed
@@ -302,8 +291,8 @@ def test_a_group_waits_for_all_its_members_to_start_and_then_takes_turns() -> No
 
 
 def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
-    made = cluster(staged("a", FIRST), staged("b", FIRST))
-    pair(made)
+    made = cluster(FIRST, FIRST)
+    act(made, a=PAIR, b=PAIR)
     run_on(made, 50.0)  # 20 s to start, 30 s at 2/3 of full speed
     assert running(made, "a").work.by_s(50.0) == pytest.approx(20.0)  # type: ignore[union-attr]
     act(made, a=Regroup(at("n2:0-1"), WHY), b=Requeue(WHY))
@@ -318,9 +307,9 @@ def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
 
 
 def test_without_an_executor_groups_are_refused() -> None:
-    made = cluster(staged("a", FIRST), staged("b", SECOND), interleaving=None)
+    made = cluster(FIRST, SECOND, interleaving=None)
     assert Capability.INTERLEAVE not in made.capabilities
-    (applied,) = made.apply([Action("a", VC, Start(at("n1:0-1"), WHY, group=PAIR))])
+    (applied,) = made.apply([Action("a", VC, PAIR)])
     assert "this cluster cannot interleave" in (applied.refused or "")
 
 

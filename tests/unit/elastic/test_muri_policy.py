@@ -47,12 +47,9 @@ def test_efficiency_is_a_fraction_and_sharing_never_beats_the_busiest_resource(s
     assert periods(stages[None], 4)[0] >= stages.sum(axis=1).max() - 1e-9
 
 
-def test_three_measured_times_leave_data_two_slots() -> None:  # M7
+def test_three_measured_times_leave_data_two_slots_and_overhead_goes_by_group_size() -> None:  # M7, M8
     # One of data and one of GPU and network fit side by side: 10 against 4 + 6.
     assert periods([[[10.0, 0.0, 0.0], [0.0, 4.0, 6.0]]], 4)[0] == 10.0
-
-
-def test_overhead_by_group_size() -> None:  # M8
     stages = np.ones((1, 2, 4))
     plain, shared = interleave.efficiencies(stages, 4)[0], interleave.efficiencies(stages, 4, overhead=PUBLISHED)[0]
     assert plain / shared == pytest.approx(1.33 / 1.015)
@@ -61,17 +58,16 @@ def test_overhead_by_group_size() -> None:  # M8
     assert interleave.start_overhead_s("a2c", 3) == 10
 
 
-@pytest.mark.parametrize("stages", [(), (0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0)])
-def test_impossible_profiles_are_refused(stages: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="stage times"):
-        MuriJob(1, 1, stages)
-
-
-def test_more_jobs_than_resources_are_refused() -> None:  # M11
+def test_impossible_profiles_and_more_jobs_than_resources_are_refused() -> None:  # M11
+    for stages in ((), (0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0)):
+        with pytest.raises(ValueError, match="stage times"):
+            MuriJob(1, 1, stages)
     with pytest.raises(ValueError, match="at most 2"):
         periods(np.ones((1, 3, 2)), 2)
     with pytest.raises(ValueError, match="group_size"):
         GroupingOptions(k=3, group_size=4)
+    with pytest.raises(ValueError, match="best"):
+        GammaTable(2, "given", NO_OVERHEAD)
 
 
 def brute_force(weights: np.ndarray, left: list[int]) -> float:
@@ -160,18 +156,12 @@ def test_candidates_are_whole_groups_of_what_fits() -> None:  # M17
 
 def test_a_group_slower_than_one_after_the_other_is_split() -> None:  # M19
     clash = Group(1, tuple(MuriJob(i, 1, (0.0, 10.0)) for i in range(2)))
+    table, alike = GammaTable(2, "best", NO_OVERHEAD), [MuriJob(name, 1, (1.0, 2.0)) for name in "ab"]
+    assert table.group_id(alike[:1]) == table.group_id(alike[1:]), "it remembers profiles, not jobs"
     fits = Group(1, (MuriJob(2, 1, (10.0, 0.1)), MuriJob(3, 1, (0.1, 10.0))))
     options = GroupingOptions(k=2, overhead=PUBLISHED)
     assert [len(g.jobs) for g in unpack([clash, fits], options)] == [1, 1, 2]
     assert [len(g.jobs) for g in unpack([clash], GroupingOptions(k=2, overhead=NO_OVERHEAD))] == [2]
-
-
-def test_the_table_remembers_profiles_not_jobs() -> None:
-    table = GammaTable(2, "best", NO_OVERHEAD)
-    a, b = MuriJob("a", 1, (1.0, 2.0)), MuriJob("b", 1, (1.0, 2.0))
-    assert table.group_id([a]) == table.group_id([b])
-    with pytest.raises(ValueError, match="best"):
-        GammaTable(2, "given", NO_OVERHEAD)
 
 
 def uses(*shares: float, iteration: float | None = 1.0) -> MuriJob:
@@ -205,8 +195,7 @@ def test_no_job_is_paired_with_one_of_its_own_kind() -> None:
         assert conflict(uses(*shares), uses(*shares)) >= interleave.MOST_CONFLICT - 1e-9
 
 
-LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
-COMPUTE = StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
+LOAD, COMPUTE = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0), StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
 
 
 def plan(
@@ -233,11 +222,6 @@ def test_four_jobs_of_four_resources_share_one_gpu() -> None:
     assert test.period_s < 42.0
 
 
-def test_priorities_are_times_times_gpus() -> None:  # M14, M15
-    assert REMAINING.value(runs("r", "n1:0-3"), Prediction(40.0, "test"), 10.0) == 4 * 30.0
-    assert ATTAINED.value(runs("r", "n1:0-3"), None, 10.0) == 4 * 10.0
-
-
 def test_what_is_slower_together_is_parted_and_competes_by_priority() -> None:
     stages = dict.fromkeys("ab", StageTimes((10.0, 0.0, 0.0, 0.0), 10.0))
     durations_s = {"a": 500.0, "b": 50.0}
@@ -250,7 +234,10 @@ def test_what_is_slower_together_is_parted_and_competes_by_priority() -> None:
     assert groups(plan("muri-s-no-unpack", nodes(1, 1), both, stages, **costly)) == {frozenset("ab")}
 
 
-def test_muri_s_goes_by_the_work_left_and_muri_l_by_the_time_had() -> None:
+def test_muri_s_goes_by_the_work_left_and_muri_l_by_the_time_had() -> None:  # M14, M15
+    four = runs("r", "n1:0-3")
+    assert REMAINING.value(four, Prediction(40.0, "test"), 10.0) == 4 * 30.0, "times its GPUs"
+    assert ATTAINED.value(four, None, 10.0) == 4 * 10.0
     slow = runs("slow", "n1:0", start_s=0.0, work=Work(400.0, 100.0, 0.5))  # 100 s ago half a second a second
     new = waits("new", submit_s=100.0)
     solo = {"muri": {"group_size": 1}}
@@ -263,17 +250,12 @@ def test_muri_s_goes_by_the_work_left_and_muri_l_by_the_time_had() -> None:
     assert isinstance(by_time.decisions["new"], Start)
 
 
-def test_a_group_that_stands_stays_and_one_that_grows_keeps_its_gpus() -> None:
+def test_a_group_that_stands_stays_grows_on_its_gpus_and_is_dissolved_when_there_is_room_again() -> None:
     pair = [runs(name, "n1:0", group=("a", "b")) for name in "ab"]
     assert plan("muri-l", nodes(1, 1), pair, FOUR).actions == ()
     grown = plan("muri-l", nodes(1, 1), [*pair, waits("c")], FOUR)
     assert groups(grown) == {frozenset("abc")}
-    assert isinstance(grown.decisions["a"], Regroup)
-    assert isinstance(grown.decisions["c"], Start)
-
-
-def test_a_group_is_dissolved_when_there_is_room_again() -> None:
-    pair = [runs(name, "n1:0", group=("a", "b")) for name in "ab"]
+    assert [type(grown.decisions[name]) for name in "ac"] == [Regroup, Start]
     made = plan("muri-l", nodes(1, 2), pair, {"a": LOAD, "b": COMPUTE})
     changed = [d for d in made.decisions.values() if isinstance(d, Regroup)]
     assert [d.group for d in changed] == [(), ()]
@@ -318,21 +300,16 @@ def test_groups_do_not_depend_on_what_the_table_saw_before() -> None:
 
 
 LIMITS = Elastic(8, batch=256, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128)
-QUICK = LossModel(0.5, 1.0, 0.1)
-"""Falls by at most 0.05 in ten epochs from the 22nd on."""
-SLOW = LossModel(0.02, 1.0, 0.1)
-"""Would do so beyond the 100th epoch only."""
+QUICK, SLOW = LossModel(0.5, 1.0, 0.1), LossModel(0.02, 1.0, 0.1)
+"""Fall by at most 0.05 in ten epochs from the 22nd on, and beyond the 100th epoch only."""
 
 
-Losses = tuple[tuple[float, float], ...]
-
-
-def losses_of(model: LossModel, epochs: Sequence[float]) -> Losses:
+def losses_of(model: LossModel, epochs: Sequence[float]) -> tuple[tuple[float, float], ...]:
     return tuple(zip(epochs, model.loss(np.asarray(epochs)).tolist(), strict=True))
 
 
 def trains(
-    name: str, done: float = 3.0, losses: Losses = (), limits: Elastic = LIMITS, kind: str = "", where: str = ""
+    name: str, done: float = 3.0, losses: Any = (), limits: Elastic = LIMITS, kind: str = "", where: str = ""
 ) -> Pending | Running:
     """A job that has done so many epochs; it runs if ``where`` says where, else it was interrupted."""
     said = Progress(done, (), losses)
@@ -446,8 +423,7 @@ def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O1
 def test_a_job_that_is_not_to_be_resized_for_a_while_has_not_ended() -> None:
     """On a real cluster a job is not elastic within its cool-down, or when it falls silent."""
     first = fitted(trains("e0", 10.0, kind="same", where="n1:0"))
-    cooling = trains("e0", 11.0, kind="same", where="n1:0")
-    cooling = replace(cooling, job=replace(cooling.job, elastic=None))
+    cooling = replace(trains("e0", 11.0, where="n1:0"), job=waits("e0", 1, name="same").job)
     made = fitted(cooling, trains("a", 3.0, kind="same"), memory=first.memory, now_s=1200.0)
     assert left(made, "a") == 20, "nobody of its type has ended"
     later = fitted(trains("a", 3.0, kind="same"), memory=made.memory, now_s=1800.0)

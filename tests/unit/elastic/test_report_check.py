@@ -121,13 +121,12 @@ def test_honest_jobs_are_left_alone(seed: int) -> None:
     assert all(verdict.elastic for verdict in scene.said), "nor by a lucidd that comes later, and knows less of it"
 
 
-def test_a_job_that_mostly_evaluates_is_not_grown_and_keeps_its_elasticity() -> None:
+def test_a_job_that_mostly_evaluates_is_not_grown_and_an_hour_that_told_nothing_is_forgotten_once_it_goes_on() -> (
+    None
+):
     job, scene = Honest(10.0, 1.0, pause_s=30.0), Looks()
     scene.runs(job.reports(10.0, 1), 1, 2000.0)
     assert scene.said[-1] == Verdict(False, True, "it says that an epoch takes 10 s, and 40 s go by for each")
-
-
-def test_an_hour_in_which_nothing_is_told_is_forgotten_once_it_goes_on() -> None:
     job, scene = Honest(60.0, 1.0), Looks()
     scene.runs(job.reports(10.0, 1), 1, 1000.0)
     scene.check.check("1", None, scene.now_s)
@@ -217,10 +216,11 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-def limits_of(stage: Stage, comment: str, **said: Any) -> Elastic | None:
-    stage.running("1", comment=comment)
-    stage.report("1", **said)
-    return stage.entry("1").job.elastic
+def limits_of(stage: Stage, comment: str, name: str = "1", **said: Any) -> Elastic | None:
+    stage.running(name, f"n{name}:0,1", comment=comment)
+    stage.report(name, **said)
+    found: Elastic | None = stage.entry(name).job.elastic
+    return found
 
 
 @pytest.mark.parametrize(
@@ -243,12 +243,6 @@ def test_reports_narrow_what_the_comment_says(
     assert (found.min_gpus, found.max_gpus) == (1, 8), "GPUs are as the user said"
 
 
-def test_a_batch_that_nobody_told_of_bounds_nothing(stage: Stage) -> None:
-    found = limits_of(stage, "lucid:elastic=1-8", profile=ROWS, gradient=[1.0, 1.0])
-    assert found.batch // found.atomic_min >= 8
-    assert stage.entry("1").progress.step_model == (), "a model of step times says nothing of unknown batches"
-
-
 def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Stage) -> None:
     limits_of(stage, "lucid:elastic=1-8,batch=256:4096", **AGENT)
     fitted = stage.entry("1").progress.step_model
@@ -257,6 +251,9 @@ def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Sta
     stage.report("1", **AGENT, step_model=own)
     assert stage.entry("1").progress.step_model == pytest.approx(own, abs=1e-7)
     assert "its step times and gradients are known" in stage.story
+    found = limits_of(stage, "lucid:elastic=1-8", "2", profile=ROWS, gradient=[1.0, 1.0])
+    assert found.batch // found.atomic_min >= 8, "a batch that nobody told of bounds nothing"
+    assert stage.entry("2").progress.step_model == (), "a model of step times says nothing of unknown batches"
 
 
 def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
@@ -271,11 +268,8 @@ def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
     assert next(clock) == 4.0
     models.forget_all_but(())
     assert models.model_of("1", (), 12.0) == ()
-
-
-def test_rows_that_contradict_each_other_do_no_harm() -> None:
     absurd = ((1, 1, 1, 1e5, 1e-6), (1, 1, 1, 1e-6, 1e5), (4096, 4096, 1 << 40, 1e-6, 1e-6))
-    assert len(StepModels().model_of("1", absurd, 0.0)) in (0, 7)
+    assert len(StepModels().model_of("1", absurd, 0.0)) in (0, 7), "rows that contradict each other do no harm"
 
 
 # -- pollux on Slurm -----------------------------------------------------------------------------------------
