@@ -29,11 +29,9 @@ def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Sce
     assert stage.look().running[0].alone, "and a GPU in gpu use takes no slots"
 
 
-@pytest.mark.parametrize(
-    "asked", [{"tres_per_job": "gres/gpu:2", "tres_per_task": "cpu=2"}, {"tres_per_task": "cpu=2,gres/gpu=1"}]
-)
-def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene, asked: dict[str, str]) -> None:
-    stage.jobs("1", 2, request=Request(**asked), light=True)
+@pytest.mark.parametrize("asked", [("gres/gpu:2", "cpu=2"), ("", "cpu=2,gres/gpu=1")])
+def test_a_light_job_starts_in_slots_of_exactly_the_chosen_gpus(stage: Scene, asked: tuple[str, str]) -> None:
+    stage.jobs("1", 2, request=Request(tres_per_job=asked[0], tres_per_task=asked[1]), light=True)
     assert stage.start("1", "n2:1,3") is None
     assert stage.request("1") == Request("gres/shard:g1:1,gres/shard:g3:1", "", "", "cpu=2", "n2")
     (entry,) = stage.look().running
@@ -81,9 +79,7 @@ def test_a_task_of_an_array_is_sealed_by_the_number_that_it_gets_when_it_is_chan
     ],
     ids=["no munge", "a user's own Extra", "no MPS"],
 )
-def test_without_mps_a_job_starts_in_slots_all_the_same_and_says_why(
-    mps: bool, no_munge: str, extra_: str, why: str
-) -> None:
+def test_without_mps_a_job_starts_in_slots_and_says_why(mps: bool, no_munge: str, extra_: str, why: str) -> None:
     stage = Scene(mps=mps)
     stage.slurm.no_munge = no_munge
     stage.jobs("1", extra=extra_, light=True)
@@ -237,16 +233,14 @@ def test_under_a_priority_plugin_without_site_factors_they_are_not_written_for_e
     assert stage.slurm.writes == [("2", "update")] * 4
 
 
-@pytest.mark.parametrize(
-    ("decision", "at_write"),
-    [(None, 0), (None, 1), (Requeue(WHY), 0), (Requeue(WHY, part=True), 0), (EndProfiling(WHY), 0)],
-    ids=["start", "its release", "requeue", "part", "end profiling"],
-)
+LEAVES = {"requeue": Requeue(WHY), "part": Requeue(WHY, part=True), "end profiling": EndProfiling(WHY)}
+
+
+@pytest.mark.parametrize("what", ["start", "its release", *LEAVES])
 @pytest.mark.parametrize("after", [True, False])
-def test_killed_at_any_write_it_goes_on_from_what_is(
-    stage: Scene, decision: Requeue | EndProfiling | None, at_write: int, after: bool
-) -> None:
+def test_killed_at_any_write_it_goes_on_from_what_is(stage: Scene, what: str, after: bool) -> None:
     """The process dies just before, or just after, a command; the next daemon starts the job once."""
+    decision = LEAVES.get(what)
     room = "prof" if isinstance(decision, EndProfiling) else "vc"
     stage.new = {"1"} if room == "prof" else set()
     stage.jobs("1", light=room == "vc")
@@ -254,7 +248,7 @@ def test_killed_at_any_write_it_goes_on_from_what_is(
         assert stage.start("1", f"{'p1' if room == 'prof' else 'n1'}:0", room=room) is None
     act = Action("1", room, decision or stage.decided("1", "n1:3"))
     stage.cluster.observe()
-    kill(stage, at_write, after)
+    kill(stage, int(what == "its release"), after)
     with pytest.raises(KeyboardInterrupt):
         stage.cluster.apply([act])
     stage.slurm.fails_at_write = lambda n: None
@@ -339,9 +333,7 @@ def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scen
 
 
 @pytest.mark.parametrize("listed", ["p1", ""])
-def test_one_that_ended_on_a_profiling_node_and_is_run_again_is_handed_over_without_that_node(
-    stage: Scene, listed: str
-) -> None:
+def test_one_that_ended_on_a_profiling_node_and_is_run_again_is_not_tied_to_it(stage: Scene, listed: str) -> None:
     """Its note went when it ended; its user requeues it, and changes its size while it waits."""
     profiled(stage, "1", "node=gres/gpu:1;v=2", listed, comment="lucid:resized=1")
     stage.mend()
@@ -359,12 +351,19 @@ def test_mixed_precision_is_known_from_the_jobs_tag(stage: Scene) -> None:
     assert found == {"1": (True, True), "2": (None, None)}
 
 
-def test_a_number_that_slurm_gave_out_again_does_not_bear_the_first_owners_note(stage: Scene) -> None:
-    """slurmctld, killed, forgets jobs, and their numbers go to the next that are submitted, maybe before anybody has
-    looked."""
+def test_a_job_has_its_note_after_a_requeue_that_slurm_forgot_and_who_gets_its_number_has_none(stage: Scene) -> None:
+    """slurmctld, killed, forgets requeues and jobs, and their numbers go to the next that are submitted, maybe before
+    anybody has looked."""
     stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2"))
     assert stage.start("1", "n1:0-1") is None
+    before = stage.slurm.records["1"]
     stage.slurm.now = 30.0
+    assert stage.do("1", Requeue(WHY)) is None
+    stage.look()
+    assert "1" in stage.store.notes()
+    stage.slurm.records["1"] = before
+    stage.look()
+    assert "1" in stage.store.notes()
     stage.slurm.records.clear()
     stage.jobs("1 2", user="bob", request=Request(tres_per_node="gres/gpu:1"))
     assert [entry.job.id for entry in stage.look().pending] == ["1", "2"]
@@ -373,16 +372,3 @@ def test_a_number_that_slurm_gave_out_again_does_not_bear_the_first_owners_note(
     assert stage.request("1") == Request(tres_per_node="gres/gpu:1", req_nodes="n2")
     noted = stage.store.notes()["1"]
     assert (noted.user, noted.submit_s) == ("bob", 30.0)
-
-
-def test_a_requeue_or_a_forgotten_one_leaves_a_job_its_note(stage: Scene) -> None:
-    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2"))
-    assert stage.start("1", "n1:0-1") is None
-    before = stage.slurm.records["1"]
-    stage.slurm.now = 30.0
-    assert stage.do("1", Requeue(WHY)) is None
-    stage.look()
-    assert "1" in stage.store.notes()
-    stage.slurm.records["1"] = before  # slurmctld, killed, has forgotten the requeue
-    stage.look()
-    assert "1" in stage.store.notes()

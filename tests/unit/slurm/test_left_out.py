@@ -28,13 +28,7 @@ RUNNING: dict[str, Any] = {
 RUNNING |= dict.fromkeys(JOB_NEEDS - RUNNING.keys())
 NODE = {**dict.fromkeys(NODE_NEEDS), "name": "n1", "state": ["IDLE"]}
 WAITING: dict[str, Any] = dict.fromkeys(JOB_NEEDS)
-WAITING |= {
-    "job_id": 8,
-    "job_state": ["PENDING"],
-    "partition": "a",
-    "tres_per_node": "gres/gpu:1",
-    "user_name": "eve",
-}
+WAITING |= {"job_id": 8, "job_state": ["PENDING"], "partition": "a", "tres_per_node": "gres/gpu:1", "user_name": "al"}
 
 
 def jobs(*records: Any, left_out: LeftOut | None = None) -> Any:
@@ -89,12 +83,10 @@ def test_an_unreadable_job_still_holds_its_gpus(change: dict[str, Any], placemen
     assert (job.id, job.placement, job.lost) == ("7", placement, lost)
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [{"job_state": ["COMPLETING", "RUNNING"]}, {"job_state": ["RUNNING", "COMPLETING"]}, {"job_state": ["PENDING"]}],
-)
-def test_slurm_forgets_the_gpus_of_a_job_that_completes(gone: dict[str, Any]) -> None:
-    (job,) = jobs({**RUNNING, **gone, "gres_detail": [], "tres_alloc_str": "cpu=1,gres/gpu=2"})
+@pytest.mark.parametrize("states", ["COMPLETING RUNNING", "RUNNING COMPLETING", "PENDING"])
+def test_slurm_forgets_the_gpus_of_a_job_that_completes(states: str) -> None:
+    gone = {"job_state": states.split(), "gres_detail": [], "tres_alloc_str": "cpu=1,gres/gpu=2"}
+    (job,) = jobs({**RUNNING, **gone})
     assert not job.unread
 
 
@@ -169,18 +161,15 @@ def test_bytes_that_are_no_text_blind_nobody() -> None:
     assert jobs_from(loads(body))[1].name == "\ufffd\ufffd\ufffd"
 
 
-def test_one_record_that_nests_too_deep_or_does_not_parse_is_left_out() -> None:
+def test_one_record_that_nests_too_deep_or_does_not_parse_is_left_out_and_an_answer_cut_short_is_none() -> None:
     deep = "[" * 100_000 + "]" * 100_000
     for inside in (deep, "nil", "1e", "9" * 5000, "{,}"):
         body = json.dumps({"jobs": [RUNNING, {**WAITING, "cpus": "HERE"}, RUNNING]}).replace('"HERE"', inside)
         made = jobs_from(loads(body))
         assert [made[0], made[2]] == jobs(RUNNING, RUNNING)
-
-
-@pytest.mark.parametrize("cut", [1, 2, 20, 100])
-def test_an_answer_that_was_cut_short_is_none(cut: int) -> None:
-    with pytest.raises(ValueError):
-        loads(json.dumps({"jobs": [RUNNING, WAITING]})[:-cut])
+    for cut in (1, 2, 20, 100):
+        with pytest.raises(ValueError):
+            loads(json.dumps({"jobs": [RUNNING, WAITING]})[:-cut])
 
 
 def test_other_lists_have_the_same_barrier() -> None:
@@ -199,7 +188,7 @@ def test_other_lists_have_the_same_barrier() -> None:
         jobs_from({"jobs": {}}, left_out)
 
 
-def test_each_record_is_logged_once_and_memory_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_record_is_logged_once_without_effect_and_memory_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     left_out = LeftOut()
     many = [{**WAITING, "job_id": n, "job_state": []} for n in range(1, 3001)]
     with caplog.at_level(logging.WARNING):
@@ -208,8 +197,5 @@ def test_each_record_is_logged_once_and_memory_is_bounded(caplog: pytest.LogCapt
     assert len(caplog.records) == 1000
     told = left_out.summary()["jobs"]
     assert (told["now"], len(told["first"])) == (3000, 5)
-
-
-def test_what_a_record_says_of_itself_is_shown_without_effect() -> None:
     assert short("a\x1b[31m\n[/]" + "x" * 999).startswith("a\\x1b[31m\\n[/]xxx")
     assert len(short("x" * 999)) == 201

@@ -70,9 +70,7 @@ def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
         *((partition, {}, None) for partition in ("fixed", "naps", "peer", "vc", "gone")),
     ],
 )
-def test_by_tier_and_mode_of_its_partition(
-    partition: str, changes: dict[str, object], expected: Yields | None
-) -> None:
+def test_by_tier_and_mode_of_its_partition(partition: str, changes: dict[str, Any], expected: Yields | None) -> None:
     stage = scene()
     scavenger(stage, "s", "n1:0", partition=partition, **changes)
     assert BY_TIER.yields(stage.slurm.records["s"], ("vc",)) == expected
@@ -284,9 +282,7 @@ def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
 
 
 @pytest.mark.parametrize(("comment", "later_s"), [("lucid:held", 0.0), ("lucid:off", 0.0), ("", 400.0)])
-def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_nobody_goes(
-    comment: str, later_s: float
-) -> None:
+def test_who_is_to_be_let_in_waits_again_where_its_user_wants_it_or_none_goes(comment: str, later_s: float) -> None:
     stage = packed("a", own={})
     stage.slurm.completing_s = 1e6
     assert claim(stage, "own", "n1:0", "a") is None
@@ -326,10 +322,8 @@ def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> 
 
 def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_back() -> None:
     stage = packed("a", own={})
-    stop = len(stage.slurm.writes) + 1
-    stage.slurm.fails_at_write = lambda n: (
-        ActionRefused("no") if stage.request("own").addressed and n == stop else None
-    )
+    stop, claiming = len(stage.slurm.writes) + 1, lambda: stage.request("own").addressed
+    stage.slurm.fails_at_write = lambda n: ActionRefused("no") if n == stop and claiming() else None
     assert claim(stage, "own", "n1:0", "a") is not None
     stage.slurm.fails_at_write = lambda n: None
     stage.mend()
@@ -352,9 +346,7 @@ def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_b
         ({"qos": "urgent", "requeue": False}, BY_QOS, True),
     ],
 )
-def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
-    changes: dict[str, object], preempts: Preemption, shares: bool
-) -> None:
+def test_only_jobs_lucid_can_requeue_share_gpus(changes: dict[str, Any], preempts: Preemption, shares: bool) -> None:
     """In slots Slurm would preempt the wrong ones."""
     stage = packed(preempts=preempts)
     stage.slurm.submit("a", "scav", **changes)
@@ -399,22 +391,20 @@ def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "written"),
+    ("asks", "gpus", "nodes"),
     [
-        ({"features": "a100"}, ("gres/gpu:g0:1", "n1")),
-        ({"features": "a100&ib"}, ("gres/gpu:1", "")),
-        ({"features": "a100|ib"}, ("gres/gpu:1", "")),
-        ({"request": Request("gres/gpu:1", req_nodes="n1")}, ("gres/gpu:1", "n1")),
+        ({"features": "a100"}, "gres/gpu:g0:1", "n1"),
+        ({"features": "a100&ib"}, "gres/gpu:1", ""),
+        ({"features": "a100|ib"}, "gres/gpu:1", ""),
+        ({"request": Request("gres/gpu:1", req_nodes="n1")}, "gres/gpu:1", "n1"),
     ],
 )
-def test_a_job_that_names_features_of_the_node_and_no_nodes_asks_for_its_gpus_by_address(
-    asks: dict[str, Any], written: tuple[str, str]
-) -> None:
+def test_a_job_that_names_features_and_no_nodes_has_an_address(asks: dict[str, Any], gpus: str, nodes: str) -> None:
     """Left to choose, Slurm preempts others, and Lucid gives their GPUs to the next in its queue."""
     stage = scene(a="n1:0-1")
     stage.slurm.machines = [replace(node, features=frozenset({"a100"})) for node in stage.slurm.machines]
     barred_from_starting(stage, **asks)
-    assert (stage.request("own").tres_per_node, stage.request("own").req_nodes) == written
+    assert (stage.request("own").tres_per_node, stage.request("own").req_nodes) == (gpus, nodes)
 
 
 def told(mode: Mode, by: Preemption = BY_TIER, *partitions: str) -> list[Finding]:

@@ -37,9 +37,7 @@ BEHIND = [{"mark": OPAQUE}, {"mark": MINE, "comment": "x,lucid:off"}, {"mark": O
 
 
 @pytest.mark.parametrize("how", [*BEHIND, {"mark": OPAQUE, "partition": "vc,elsewhere"}])
-def test_no_job_is_let_go_before_one_that_was_held_earlier_and_asks_for_no_more(
-    stage: Scene, how: dict[str, Any]
-) -> None:
+def test_no_job_is_let_go_before_one_held_earlier_that_asks_for_no_more(stage: Scene, how: dict[str, Any]) -> None:
     stage.jobs("1", 2, mark=MINE)
     stage.jobs("2", mark=MINE)
     stage.slurm.submit("3", **{"partition": "vc", **how})
@@ -215,8 +213,8 @@ def test_where_nobody_queues_any_more_a_begin_time_of_lucids_is_taken_away(stage
 PARKED = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
 
 
-def parked(stage: Scene, job_id: str, /, mark: str = PARKED, **rest: object) -> None:
-    stage.slurm.submit(job_id, "vc", 1, mark=mark, **{"held": False, "eligible_s": LEASE_S, **rest})
+def parked(stage: Scene, names: str, /, mark: str = PARKED, **rest: Any) -> None:
+    stage.jobs(names, mark=mark, **{"held": False, "eligible_s": LEASE_S, **rest})
 
 
 def written(stage: Scene) -> list[str]:
@@ -240,9 +238,7 @@ def lists(stage: Scene, takes_s: float = 0.0, error: Exception | None = None) ->
 
 
 @pytest.mark.parametrize(("now_s", "writes"), [(0.0, ["update"]), (LEASE_S - 5, ["hold", "update", "release"])])
-def test_it_is_in_the_queue_and_starts_with_one_write_and_near_the_end_of_its_lease_it_is_held_first(
-    stage: Scene, now_s: float, writes: list[str]
-) -> None:
+def test_it_starts_with_one_write_and_is_held_near_its_end(stage: Scene, now_s: float, writes: list[str]) -> None:
     parked(stage, "1")
     stage.slurm.now = now_s
     assert waiting(stage) == ["1"]
@@ -282,8 +278,7 @@ def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> 
 def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_of_them(stage: Scene) -> None:
     told = lists(stage)
     jobs = [str(n) for n in range(1, 121)]
-    for job_id in jobs:
-        parked(stage, job_id)
+    parked(stage, " ".join(jobs))
     stage.slurm.advance(61.0)
     assert stage.mend() == []
     assert [len(listed) for listed in told] == [8, 16, 32, 50, 14]
@@ -299,15 +294,13 @@ def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_
 
 
 def test_the_jobs_of_a_list_that_slurm_declines_are_told_one_by_one(stage: Scene) -> None:
-    jobs = ["1", "2", "3"]
-    for job_id in jobs:
-        parked(stage, job_id)
+    parked(stage, "1 2 3")
     told = lists(stage, error=ActionRefused("Invalid job id specified"))
     stage.slurm.advance(61.0)
     for _ in range(2):
         stage.mend()
-    assert told == [jobs]
-    assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
+    assert told == [["1", "2", "3"]]
+    assert {record.eligible_s for record in stage.slurm.records.values()} == {61.0 + LEASE_S}
 
 
 def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> None:
@@ -350,8 +343,7 @@ def test_one_that_was_let_go_is_not_parked_again_by_the_lease_that_it_had(stage:
 
 @pytest.mark.parametrize(("begin", "begin_s"), [("", 0.0), (";begin=45", 45.0)])
 def test_an_array_is_held_as_a_whole_until_its_begin_time(stage: Scene, begin: str, begin_s: float) -> None:
-    for task in range(3):
-        parked(stage, f"7_{task}", PARKED + begin)
+    parked(stage, "7_0 7_1 7_2", PARKED + begin)
     assert waiting(stage) == []
     stage.slurm.records["7"] = stage.slurm.records["7_0"]  # that id stands for all of them
     assert stage.mend() == ["job 7: held until Lucid starts it"]
@@ -396,7 +388,7 @@ def test_nobody_holds_one_that_slurm_does_not_hold(stage: Scene) -> None:
 
 
 def test_no_start_leaves_the_nodes_that_its_user_asked_for(stage: Scene) -> None:
-    """Not for a profiling node either; and a list that its user writes while it waits is theirs as well."""
+    """Not for a profiling node either."""
     stage.new = {"1"}
     request = Request(tres_per_node="gres/gpu:1", req_nodes="n2")
     parked(stage, "1", PARKED + ";nodes=1;share=0;why=nodes", request=request)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
@@ -61,18 +62,22 @@ def test_jobs_and_nodes_are_asked_for_once_each(tmp_path: Path) -> None:
 def test_only_fields_that_change_are_written(tmp_path: Path) -> None:
     slurm = client(tmp_path, "")
     slurm.update("3_1", Changes(tres_per_node="gres/shard:g1:1", tres_per_job="", req_nodes="n2", start_now=True))
-    slurm.update("4", Changes(site_factor=0))
-    slurm.update("4", Changes(extra="lucid-gpus=1,3;lucid-mem=9"))
-    slurm.update("4", Changes(extra=""))
-    slurm.update("4", Changes(start_at_s=1.9e9))
-    slurm.update("4", Changes())
+    each: list[dict[str, Any]] = [
+        {"site_factor": 0},
+        {"extra": "lucid-mem=9"},
+        {"extra": ""},
+        {"start_at_s": 1.9e9},
+        {},
+    ]
+    for one in each:
+        slurm.update("4", Changes(**one))
     slurm.release("4")
     slurm.hold("4")
     slurm.requeue_hold("4")
     written = [
         "scontrol update JobId=3_1 TresPerNode=gres/shard:g1:1 TresPerJob= ReqNodeList=n2 StartTime=now",
         "scontrol update JobId=4 SiteFactor=0",
-        "scontrol update JobId=4 Extra=lucid-gpus=1,3;lucid-mem=9",
+        "scontrol update JobId=4 Extra=lucid-mem=9",
         "scontrol update JobId=4 Extra=",
         "scontrol update JobId=4 StartTime=uts1900000000",
         "scontrol release 4",
@@ -89,9 +94,8 @@ def test_what_goes_through_ssh_reaches_slurm_as_it_is(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     prefix = [str(tmp_path / "ssh"), "head", "env", f"PATH={tmp_path}:/usr/bin:/bin"]
-    CommandClient(prefix, Breaker(Watch()), 10.0).update(
-        "4", Changes(req_nodes="n1", extra="lucid-gpus=1,3;lucid-mem=9")
-    )
+    slurm = CommandClient(prefix, Breaker(Watch()), 10.0)
+    slurm.update("4", Changes(req_nodes="n1", extra="lucid-gpus=1,3;lucid-mem=9"))
     assert (tmp_path / "said").read_text() == "update\nJobId=4\nReqNodeList=n1\nExtra=lucid-gpus=1,3;lucid-mem=9\n"
 
 
@@ -123,11 +127,8 @@ def test_no_answer_is_told_from_a_refusal(tmp_path: Path, script: str, error: ty
 
 
 def fails(breaker: Breaker, words: str = "timed out") -> None:
-    def silent() -> None:
-        raise ClusterUnavailable("timed out")
-
     with pytest.raises(ClusterUnavailable, match=words):
-        guarded(breaker, silent)
+        guarded(breaker, MagicMock(side_effect=ClusterUnavailable("timed out")))
 
 
 def test_the_breaker_opens_after_failures_and_rests_longer_each_time() -> None:
@@ -162,12 +163,8 @@ def test_the_breaker_opens_for_a_slow_slurm() -> None:
 
 def test_a_refusal_is_an_answer() -> None:
     breaker = Breaker(Watch(), errors=1)
-
-    def refuse() -> None:
-        raise ActionRefused("no")
-
     with pytest.raises(ActionRefused):
-        guarded(breaker, refuse)
+        guarded(breaker, MagicMock(side_effect=ActionRefused("no")))
     assert (breaker.open_s, breaker.calls.refused) == (0.0, 1)
 
 
@@ -190,16 +187,14 @@ def test_accounting_that_does_not_answer_is_no_silence_of_slurm(tmp_path: Path) 
 NODES = ["slurm", "render", "--nodes", "n[1-2]:gpus=2,type=a100"]
 
 
-def test_render_as_json_and_into_a_folder_give_the_same_texts(tmp_path: Path) -> None:
+def test_render_as_json_and_into_a_folder_give_the_same_texts_and_what_cannot_be_written_is_refused(
+    tmp_path: Path,
+) -> None:
     done = CliRunner().invoke(lucidctl, [*NODES, "--json", "--out", str(tmp_path)])
     texts = json.loads(done.output)
     for name, key in (("gres", "gres_conf"), ("lucid.slurm", "slurm_conf"), ("lucid.plugin", "plugin_conf")):
         assert (tmp_path / f"{name}.conf").read_text() == texts[key]
-
-
-def test_render_refuses_what_it_cannot_write(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(lucidctl, [*NODES, "--out", str(tmp_path / "file" / "deeper")])
+    done = CliRunner().invoke(lucidctl, [*NODES, "--out", str(tmp_path / "gres.conf" / "deeper")])
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match="no gpus"):
         CliRunner().invoke(lucidctl, ["slurm", "render", "--nodes", "n1"], catch_exceptions=False)
@@ -262,7 +257,9 @@ def pyslurm_client(jobs: list[Any] | None = None) -> PyslurmClient:
     return Noting([], Breaker(lambda: 0.0), pyslurm=module(told))
 
 
-def test_it_tells_of_jobs_what_the_commands_tell() -> None:
+def test_it_tells_of_jobs_and_nodes_what_the_commands_tell() -> None:
+    made, nodes = {node.name: node for node in pyslurm_client().nodes()}, nodes_from(recorded("25.11/nodes"))
+    assert [made[node.name] for node in nodes] == nodes
     mine = {job.name: job for job in pyslurm_client().jobs()}
     theirs = {job.name: job for job in jobs_from(recorded("25.11/jobs"))}
     assert mine.keys() == theirs.keys()
@@ -275,11 +272,6 @@ def test_it_tells_of_jobs_what_the_commands_tell() -> None:
             continue
         assert job == replace(other, flags=job.flags, request=job.request, dependency=job.dependency)
         assert job.request.tres_per_node == other.request.tres_per_node
-
-
-def test_it_tells_of_nodes_what_the_commands_tell() -> None:
-    made, theirs = {node.name: node for node in pyslurm_client().nodes()}, nodes_from(recorded("25.11/nodes"))
-    assert [made[node.name] for node in theirs] == theirs
 
 
 def test_a_job_that_cannot_be_read_is_told_as_such() -> None:
@@ -327,14 +319,11 @@ def test_its_errors_are_refusals_or_silence() -> None:
         slurm.hold("7")
 
 
-def test_without_pyslurm_the_reason_is_said() -> None:
+def test_without_pyslurm_and_with_one_that_does_not_tell_requests_the_reason_is_said() -> None:
     settings = SlurmSettings(client="pyslurm")
     with pytest.raises(ConfigError, match=r"slurm\.client = 'pyslurm': it cannot be loaded"):
         make_client(settings, Breaker(lambda: 0.0))
     assert not settings.packs
-
-
-def test_a_pyslurm_that_does_not_tell_requests_is_refused() -> None:
     old = SimpleNamespace(__version__="24.11.0", Job=object)
     with pytest.raises(ConfigError, match=r"24\.11\.0 does not tell requested_tres and extra"):
         PyslurmClient([], Breaker(lambda: 0.0), pyslurm=old)
