@@ -1,10 +1,8 @@
-"""What Lucid costs the one who types sbatch, and how much it asks of slurmctld; prints it (``-s``)."""
+"""How much Lucid asks of slurmctld, and what wakes it. What sbatch costs: ``python -m benchmarks --only sbatch``."""
 
 from __future__ import annotations
 
 import re
-import resource
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-BLOCKS, EACH, JOBS = 6, 40, 100
+JOBS = 100
 
 
 @contextmanager
@@ -42,64 +40,6 @@ def test_a_submission_wakes_lucidd(box: Box, tmp_path: Path) -> None:
     with as_installed(box, tmp_path / "lucidd", poll_idle_s=300):
         for number in range(2):
             assert first_line_s(box, number) < 200
-
-
-@pytest.mark.slow
-def test_sbatch_takes_at_most_a_tenth_longer_than_on_plain_slurm(box: Box) -> None:
-    """Blocks with and without the plugin, in turn (ABBA…); medians of the paired blocks are compared."""
-    conf = box.root / "etc/slurm/lucid.slurm.conf"
-    before = conf.read_text()
-    times: dict[bool, list[float]] = {True: [], False: []}
-    # Nothing is to start meanwhile, in either case: the partition takes jobs and keeps them.
-    try:
-        for block in range(BLOCKS):
-            for plugin in (True, False) if block % 2 else (False, True):
-                conf.write_text(before if plugin else before.replace("JobSubmitPlugins=lua\n", ""))
-                box.run("scontrol", "reconfigure")
-                box.run("scontrol", "update", "PartitionName=vc-a", "State=DOWN")
-                box.beat()
-                assert box.job(box.sbatch("--gres=gpu:1"))["waits"] == plugin
-                for number in range(5 + EACH):
-                    begin = time.perf_counter()
-                    box.sbatch("--gres=gpu:1")
-                    if number >= 5:
-                        times[plugin].append(time.perf_counter() - begin)
-                box.run("scancel", "--user=alice")
-    finally:
-        conf.write_text(before)
-        box.run("scontrol", "reconfigure")
-        box.run("scontrol", "update", "PartitionName=vc-a", "State=UP")
-    with_plugin, plain = statistics.median(times[True]), statistics.median(times[False])
-    shown = " against ".join(f"{1000 * seconds:.2f} ms" for seconds in (with_plugin, plain))
-    print(f"sbatch, median of {BLOCKS * EACH} each, with the plugin against without: {shown}")
-    assert with_plugin <= 1.10 * plain
-
-
-@pytest.mark.slow
-def test_what_the_filter_of_commands_costs_is_slurms_own_loading_of_it(box: Box) -> None:
-    """CPU time of the command itself, with cli_filter.lua, and with a script that does nothing."""
-    lua = box.root / "etc/slurm/cli_filter.lua"
-    ours = lua.read_text()
-    stages = ("setup_defaults", "pre_submit", "post_submit")
-    nothing = "".join(f"function slurm_cli_{name}() return slurm.SUCCESS end\n" for name in stages)
-    cpu_s: dict[str, list[float]] = {ours: [], nothing: []}
-    try:
-        box.run("scontrol", "update", "PartitionName=vc-a", "State=DOWN")
-        for block in range(BLOCKS):
-            for text in (ours, nothing) if block % 2 else (nothing, ours):
-                lua.write_text(text)
-                for _ in range(EACH // 2):
-                    began = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    box.sbatch("--gres=gpu:1")
-                    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    cpu_s[text].append(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime)
-            box.run("scancel", "--user=alice")
-    finally:
-        lua.write_text(ours)
-        box.run("scontrol", "update", "PartitionName=vc-a", "State=UP")
-    with_ours, without = statistics.median(cpu_s[ours]), statistics.median(cpu_s[nothing])
-    print(f"CPU time of sbatch, median: {1000 * with_ours:.2f} ms, with an empty filter {1000 * without:.2f} ms")
-    assert with_ours <= 1.10 * without
 
 
 def asked_by_lucid(box: Box) -> int:

@@ -27,6 +27,7 @@ KILL = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 104.0, "killed_at": 1
 SAVED_LATER = Broken("slurmctld-kill", 110.0, 120.0, {"saved_at": 107.0, "killed_at": 110.0})
 LOST_NODE = Broken("node-lost", 102.0, 150.0, {"lost": ["n1"]})
 NO_BOOT = Broken("sleep", 100.0, 190.0, {"boots_failed": ["n1"]})
+NO_SLURMD = Broken("slurmd-kill", 101.0, 107.0, {"node": "n1"})
 AWAY = Broken("slurmctld-restart", 105.0, 120.0)
 NO_SLURM = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
 HUNG = "srun: error: Unable to confirm allocation for job 7: Socket timed out on send/recv operation"
@@ -82,6 +83,7 @@ FOUND: dict[str, tuple[Any, ...]] = {
     "failed": ("killed", task(BEGUN, "FAILED"), []),
     "its node was lost before it ran": ("killed", task(BEGUN, "NODE_FAIL"), [LOST_BEFORE]),
     "it ran, and a boot failed": ("killed", task(BEGUN, "NODE_FAIL"), [NO_BOOT]),
+    "its slurmd was killed long after": ("killed", task("", "NODE_FAIL"), [NO_SLURMD], Told(started=[70.0])),
     "runs at the end": ("stuck", task(BEGUN, "RUNNING"), []),
     "held after a run": ("stuck", task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[125.0])),
     "refused though nobody drew that": ("stuck", task("", "PENDING", reason="BadConstraints"), []),
@@ -103,6 +105,7 @@ EXCUSED: dict[str, tuple[Any, ...]] = {
     "slurmctld was away for its step": ("killed", task(BEGUN, "FAILED", said=NO_SLURM), [AWAY]),
     "slurmctld hung for its step": ("killed", task(BEGUN, "FAILED", said=HUNG), [AWAY]),
     "its boot failed": ("killed", task("", "NODE_FAIL"), [NO_BOOT]),
+    "killed at its launch": ("killed", task("", "NODE_FAIL"), [NO_SLURMD], Told(started=[99.0])),
 }
 
 

@@ -87,7 +87,7 @@ def judge(
         excuse = (
             _at_kill(task.runs[-1:], broken, told)
             or _node_was_lost(task, broken)
-            or _boot_failed(task, broken)
+            or _boot_failed(task, broken, told)
             or _no_step(task, broken)
         )
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
@@ -228,14 +228,16 @@ def _node_was_lost(task: Task, broken: Sequence[Broken]) -> str:
     return next((words for run in task.runs[-1:] if (words := _lost_node(run, broken))), "")
 
 
-def _boot_failed(task: Task, broken: Sequence[Broken]) -> str:
-    """Slurm requeues a job whose node did not come up, and ends one that may not be requeued."""
+def _boot_failed(task: Task, broken: Sequence[Broken], told: Told) -> str:
+    """Slurm requeues, or ends, a job whose node did not come up, or whose slurmd was killed as it launched."""
     record = task.record
     if task.runs or record is None or record.state not in ("NODE_FAIL", "BOOT_FAIL"):
         return ""
     was_to = Run(0.0, record.job, 0, record.node, False)
     names = [b.name for b in broken if record.node and was_to.on(b.facts.get("boots_failed", ()))]
-    return f"its node {record.node} did not boot ({names[0]})" if names else ""
+    kills = [b for b in broken if b.name == "slurmd-kill" and record.node and was_to.on([b.facts.get("node", "")])]
+    names += [b.name for b in kills if any(b.began_s - _LAUNCH_S <= at_s <= b.began_s for at_s in told.started)]
+    return f"its node {record.node} did not boot, or not launch it ({names[0]})" if names else ""
 
 
 def _no_step(task: Task, broken: Sequence[Broken]) -> str:

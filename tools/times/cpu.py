@@ -43,8 +43,8 @@ def main(command: list[str]) -> int:
     beside.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s, loop_s = used.ru_utime + used.ru_stime, fmean(loops_s)
-    print(f"{' '.join(command)}: exit code {code}, {cpu_s:.1f} CPU s in {wall_s / 60:.1f} min", end="")
-    print(f", {cpu_s / loop_s:.0f} times the fixed loop ({1000 * loop_s:.1f} ms)")
+    took = f"{cpu_s:.1f} CPU s in {wall_s / 60:.1f} min, {cpu_s / loop_s:.0f} times the fixed loop"
+    print(f"{' '.join(command)}: exit code {code}, {took} ({1000 * loop_s:.1f} ms)")
     if command == ["make", "test"] and code == 0:
         _leave_for_the_guard(cpu_s / loop_s)
     return code
