@@ -37,6 +37,13 @@ def light_training() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    """For all of a module that imports it."""
+    with light_training():
+        yield
+
+
 def cluster(rows: int = 900, seed: int = 3) -> JobTable:
     """Users with habits of their own; every other request of a user runs four times as long."""
     rng = np.random.default_rng(seed)

@@ -66,13 +66,10 @@ def test_each_obstacle_is_named(tree: Path) -> None:
     assert "under 'Unreleased'" in release.obstacles(tree, "1.2.3")[0]
     git(tree, "tag", "v1.2.3")
     assert any("there already" in words for words in release.obstacles(tree, "1.2.3"))
-
-
-def test_an_address_that_is_still_to_be_filled_in_stops_a_release(tree: Path) -> None:
-    with (tree / "pyproject.toml").open("a") as file:
+    with (tree / "pyproject.toml").open("a") as file:  # an address that is still to be filled in
         file.write('[project.urls]\nHomepage = "https://lucid.invalid/"\n')
     commit(tree)
-    assert ["Homepage" in words for words in release.obstacles(tree, "1.2.3")] == [True]
+    assert any("Homepage" in words for words in release.obstacles(tree, "1.2.3"))
 
 
 def test_checksums_are_as_sha256sum_reads_them(tmp_path: Path) -> None:

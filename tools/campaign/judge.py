@@ -243,9 +243,8 @@ def _boot_failed(task: Task, broken: Sequence[Broken], told: Told) -> str:
 def _no_step(task: Task, broken: Sequence[Broken]) -> str:
     """``srun`` inside a job asks slurmctld for its step, and gives up where it does not answer: so on plain Slurm."""
     away = next((b for b in broken if b.name in _AWAY and any(b.over(run.began_s, 90.0) for run in task.runs)), None)
-    if away is None or not any(words in task.said for words in _UNANSWERED):
-        return ""
-    return f"its srun says that it could not contact slurmctld ({away.name})"
+    hung = any(words in task.said for words in _UNANSWERED)
+    return f"its srun says that it could not contact slurmctld ({away.name})" if away and hung else ""
 
 
 def _finding(kind: str, task: Task, why: str, excuse: str = "") -> Finding:

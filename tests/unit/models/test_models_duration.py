@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,9 @@ from lucid.models.duration.gate import IntervalTracker, Record, residual, scale_
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
-from scenes.models import HOUR, cluster, cluster_model, damaged, light_training
+from scenes.models import HOUR, cluster, cluster_model, damaged, light  # noqa: F401 - of the whole module
 
 pytest.importorskip("interpret")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def light() -> Iterator[None]:
-    with light_training():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,16 +28,10 @@ from lucid.models.throughput.bins import Bins
 from lucid.models.throughput.fit import fit_throughput
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Rules
-from scenes.models import cluster, job_log, light_training, measured
+from scenes.models import cluster, job_log, light, measured  # noqa: F401 - of the whole module
 
 pytest.importorskip("interpret")
 NOW = datetime(2024, 5, 8, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def light() -> Iterator[None]:
-    with light_training():
-        yield
 
 
 @pytest.fixture(scope="module")

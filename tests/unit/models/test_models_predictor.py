@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,18 +45,12 @@ from lucid.simulator.predictors import WalkForward
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
-from scenes.models import cluster, light_training, measured
+from scenes.models import cluster, light, measured  # noqa: F401 - of the whole module
 
 pytest.importorskip("interpret")
 GOLDEN = Path(__file__).parents[2] / "golden"
 PROFILE = JobProfile(20.0, 10.0, 2000.0)
 TREE = ShareTree((Node(1, (1, 1, 0), "gpu_util", 25.0, 1, 2), Node(0, (1, 0, 0)), Node(2, (0, 0, 1))))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def light() -> Iterator[None]:
-    with light_training():
-        yield
 
 
 @pytest.fixture(scope="module")
