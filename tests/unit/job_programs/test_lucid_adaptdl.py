@@ -149,24 +149,19 @@ def test_slow_clients_do_not_keep_the_agent_from_reporting(tmp_path: Path, monke
     assert agent.report.exists()
 
 
-@pytest.mark.parametrize(
-    ("hints", "told"),
-    [
-        ({}, {}),
-        ({"initBatchSize": 64, "maxBatchSize": None, "surprise": {"a": 1}}, {"batch_range": [64, 64]}),
-        ({"initBatchSize": 64, "localBszBounds": [None, 32]}, {"batch_range": [64, 64], "atomic_range": [1, 32]}),
-        ({"localBszBounds": [32, 8]}, {}),
-        ({"localBszBounds": "wide"}, {}),
-        ({"gradParams": {"norm": math.nan, "var": 1.0}}, {}),
-        ({"gradParams": {"norm": 1.0}}, {}),
-        ({"gradParams": [1.0, 2.0], "perfParams": 5}, {}),
-        ({"perfParams": PERF | {"gamma": math.inf}}, {}),
-        ({"perfParams": PERF | {"gamma": "1"}}, {}),
-        ({"initBatchSize": True, "globalBatchSize": 10**400, "gradientAccumulation": 1}, {}),
-    ],
-)
-def test_what_is_not_as_it_should_be_is_left_out(hints: dict[str, Any], told: dict[str, Any]) -> None:
-    assert adaptdl.report_of(hints) == told
+GRADIENTS: list[Any] = [{"norm": math.nan, "var": 1.0}, {"norm": 1.0}, [1.0, 2.0]]
+LEFT_OUT: list[dict[str, Any]] = [
+    {}, {"initBatchSize": True, "globalBatchSize": 10**400, "gradientAccumulation": 1}, {"perfParams": 5},
+    *({"localBszBounds": said} for said in ([32, 8], "wide")), *({"gradParams": said} for said in GRADIENTS),
+    *({"perfParams": PERF | {"gamma": said}} for said in (math.inf, "1")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hints", LEFT_OUT)
+def test_what_is_not_as_it_should_be_is_left_out(hints: dict[str, Any]) -> None:
+    assert adaptdl.report_of(hints) == {}
+    sizes = {"initBatchSize": 64, "localBszBounds": [None, 32], "maxBatchSize": None, "surprise": {"a": 1}}
+    assert adaptdl.report_of(hints | sizes) == {"batch_range": [64, 64], "atomic_range": [1, 32]}
 
 
 def test_epochs_are_those_of_the_last_checkpoint_and_each_start_has_a_number_of_its_own(tmp_path: Path) -> None:

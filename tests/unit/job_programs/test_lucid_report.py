@@ -71,14 +71,10 @@ def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr.count("not reported")) == (1, 1)
 
 
-def test_a_job_that_goes_back_to_a_checkpoint_takes_its_later_losses_back(tmp_path: Path) -> None:
+def test_losses_after_a_checkpoint_are_taken_back_and_many_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
     for epochs, loss in (("1", "0.5"), ("2", "0.4"), ("3", "0.3"), ("2", "0.45")):
         call(tmp_path, "--epochs", epochs, "--loss", loss)
     assert read_in(tmp_path).losses == ((1.0, 0.5), (2.0, 0.45))
-
-
-def test_many_losses_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
-    (tmp_path / HOME).mkdir()
     (tmp_path / HOME / "7.json").write_text(json.dumps({"losses": [[n / 10, 0.1] for n in range(200)]}))
     call(tmp_path, "--epochs", "900", "--loss", "0.1")
     losses = read_in(tmp_path).losses
@@ -105,18 +101,13 @@ def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys
     assert not list(tmp_path.rglob("*.*"))
 
 
-@pytest.mark.parametrize(
-    ("told", "gpus"),
-    [
-        ({"LUCID_GPUS": "5"}, 5),  # over all nodes, where these have different numbers
-        ({"LUCID_RUN": "7:5"}, 5),  # lucid-run started this job
-        ({"LUCID_RUN": "6:5"}, 4),
-        ({"LUCID_RUN": ":"}, 4),
-        ({"LUCID_RUN": "7:many"}, 0),
-    ],
-)
-def test_gpus_are_counted_over_all_nodes(tmp_path: Path, told: dict[str, str], gpus: int) -> None:
-    call(tmp_path, "--epochs", "1", "--epoch-s", "9", **told)
+RUNS = {"6:5": 4, ":": 4, "7:many": 0, "7:5": 5}  # by the job that lucid-run started, and its GPUs
+
+
+@pytest.mark.parametrize(("name", "told", "gpus"), [("GPUS", "5", 5), *(("RUN", *row) for row in RUNS.items())])
+def test_gpus_are_counted_over_all_nodes(tmp_path: Path, name: str, told: str, gpus: int) -> None:
+    """These may have different numbers."""
+    call(tmp_path, "--epochs", "1", "--epoch-s", "9", **{f"LUCID_{name}": told})
     assert told_in(tmp_path).get("epoch_s", [[0]])[0][0] == gpus
 
 
@@ -141,9 +132,7 @@ def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
         ([], 2, ""),
     ],
 )
-def test_what_cannot_be_is_not_written_and_the_job_goes_on(
-    tmp_path: Path, words: list[str], code: int, says: str
-) -> None:
+def test_what_cannot_be_is_not_written_and_jobs_go_on(tmp_path: Path, words: list[str], code: int, says: str) -> None:
     done = call(tmp_path, *words)
     assert (done.returncode, says in done.stderr) == (code, True)
     assert not list(tmp_path.rglob("*.*"))

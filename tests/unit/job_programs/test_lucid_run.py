@@ -128,9 +128,10 @@ def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) 
     assert (folder / "model").read_text() == "weights"
 
 
-def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_an_earlier_job_of_this_number_is_not_gone_on_with_and_a_folder_of_one_node_is_said(tmp_path: Path) -> None:
     model = tmp_path / HOME / "7/model"
-    shown(run_with(tmp_path, SLURM_JOB_START_TIME="50"))
+    first = run_with(tmp_path, SLURM_JOB_START_TIME="50", SLURM_RESTART_COUNT="2")
+    assert (first.returncode, "on a file system that all nodes share?" in first.stderr) == (0, True)
     model.write_text("of another job")
     again = run_with(tmp_path, SLURM_JOB_START_TIME="50")
     assert (again.stderr, model.exists()) == ("", True), "a second call of the same start"
@@ -138,10 +139,6 @@ def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> No
     assert ("earlier job of this number" in done.stderr, model.exists()) == (True, False)
     (old,) = (tmp_path / HOME).glob("7.old-*/model")
     assert old.read_text() == "of another job", "nothing is lost"
-
-
-def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
-    assert "on a file system that all nodes share?" in run_with(tmp_path, SLURM_RESTART_COUNT="2").stderr
 
 
 def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
@@ -247,13 +244,15 @@ def two_nodes(folder: Path, first: str = "", second: str = '"$@"') -> dict[str, 
     return {"PATH": path, "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1", **stale}
 
 
-def test_uneven_nodes_make_one_world(tmp_path: Path) -> None:
+def test_uneven_nodes_make_one_world_of_which_the_batch_node_has_rank_0(tmp_path: Path) -> None:
     ranks = shown(run(*SHOW, **two_nodes(tmp_path)))
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME")
     assert [" ".join(one[name] for name in names) for one in ranks] == ["0 0 2 n1", "1 1 2 n1", "2 0 1 n2"]
     assert {(one["WORLD_SIZE"], one["SLURM_NTASKS"], one["LUCID_RUN"]) for one in ranks} == {("3", "3", "7:3")}
     assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in ranks}) == 1
     assert not any("SLURM_GPUS" in one or "LUCID_RUN_JOIN" in one for one in ranks)
+    ranks = shown(run(*SHOW, **(two_nodes(tmp_path) | {"SLURMD_NODENAME": "n2"})))  # the second, as Slurm counts
+    assert [(one["SLURMD_NODENAME"], one["NODE_RANK"]) for one in ranks] == [("n2", "0"), ("n1", "1"), ("n1", "1")]
 
 
 BOTH = pytest.mark.parametrize("nodes", [1, 2])
@@ -264,12 +263,10 @@ def world(folder: Path, nodes: int) -> dict[str, str]:
     return two_nodes(folder) if nodes == 2 else {}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "status", "ends"),
-    [
-        (1, "143", 143), (1, "0", 0), (1, "9", 9), (1, "143 * (os.environ['RANK'] == '0')", 143), (2, "143", 143),
-    ],
-)  # fmt: skip
+ENDS = [(1, "143", 143), (1, "0", 0), (1, "9", 9), (1, "143 * (os.environ['RANK'] == '0')", 143), (2, "143", 143)]
+
+
+@pytest.mark.parametrize(("nodes", "status", "ends"), ENDS)
 def test_sigterm_reaches_all_and_their_status_is_the_jobs(tmp_path: Path, nodes: int, status: str, ends: int) -> None:
     """It comes to the batch script alone."""
     with launch(*python(CHECKPOINTS.format(status=status)), **world(tmp_path, nodes)) as process:
@@ -301,11 +298,6 @@ def test_a_node_that_is_lost_takes_the_other_with_it(tmp_path: Path) -> None:
         assert process.wait(20) == 1
         assert "a node was lost" in process.stderr.read()
         assert all_gone(ranks)
-
-
-def test_the_batch_node_is_rank_0_even_where_slurm_counts_it_second(tmp_path: Path) -> None:
-    ranks = shown(run(*SHOW, **(two_nodes(tmp_path) | {"SLURMD_NODENAME": "n2"})))
-    assert [(one["SLURMD_NODENAME"], one["NODE_RANK"]) for one in ranks] == [("n2", "0"), ("n1", "1"), ("n1", "1")]
 
 
 def test_strangers_are_not_joined(tmp_path: Path) -> None:

@@ -209,20 +209,17 @@ with turns.gpu():
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("environ", "why"),
-    [
-        ({}, ""),
-        ({"SLURM_LOCALID": "0", "LOCAL_RANK": "0", "SLURM_JOB_NUM_NODES": "1"}, ""),
-        ({"SLURM_LOCALID": "0", "LOCAL_RANK": "1"}, "another process"),
-        ({"SLURM_LOCALID": "2"}, "another process"),
-        ({"SLURM_LOCALID": "0", "SLURM_JOB_NUM_NODES": "2"}, "several nodes"),
-        ({"LUCID_NODES": "2"}, "several nodes"),
-    ],
-)
-def test_one_process_of_a_job_of_one_node_takes_turns(environ: dict[str, str], why: str) -> None:
-    found = lucid_turns.leads(environ)
-    assert (why in found, bool(found)) == (True, bool(why))
+LEADS: dict[str, tuple[dict[str, str], ...]] = {
+    "": ({}, {"SLURM_LOCALID": "0", "LOCAL_RANK": "0", "SLURM_JOB_NUM_NODES": "1"}),
+    "another process": ({"SLURM_LOCALID": "0", "LOCAL_RANK": "1"}, {"SLURM_LOCALID": "2"}),
+    "several nodes": ({"SLURM_LOCALID": "0", "SLURM_JOB_NUM_NODES": "2"}, {"LUCID_NODES": "2"}),
+}
+
+
+@pytest.mark.parametrize("why", LEADS)
+def test_one_process_of_a_job_of_one_node_takes_turns(why: str) -> None:
+    for found in map(lucid_turns.leads, LEADS[why]):
+        assert (why in found, bool(found)) == (True, bool(why))
 
 
 def test_the_other_ranks_measure_and_leave_the_folder_alone(box: Box) -> None:
@@ -426,12 +423,11 @@ def test_a_folder_that_cannot_be_used_costs_one_wait_and_ends_the_turns(box: Box
 @pytest.mark.parametrize("told", ["nothing", "signs"])
 def test_a_member_that_never_lets_go_costs_one_wait(box: Box, told: str) -> None:
     """It is in every stage for ever. Without a sign it is given up; with signs the job leaves the turns."""
-    name = name_of()
 
     def sign(_: int) -> bytes:
-        return pack(name, state(times=(0.0,) * 4, point=int(time.monotonic() * 50) % 3))
+        return pack(name_of(), state(times=(0.0,) * 4, point=int(time.monotonic() * 50) % 3))
 
-    with keeps(box.folder, name, sign, 0.01 if told == "signs" else 3600.0):
+    with keeps(box.folder, name_of(), sign, 0.01 if told == "signs" else 3600.0):
         box.start("a", STAGES[0], 12, patience_s=0.2)
         if told == "signs":
             goes_on_alone(box)
@@ -452,12 +448,11 @@ def test_a_member_that_keeps_all_waiting_a_little_is_left_in_the_end(box: Box) -
 
 def test_a_member_that_leaps_ahead_keeps_nobody_waiting(box: Box) -> None:
     """It is a thousand rounds further at each look. The others leap after it, and still wait for each other only."""
-    name = name_of()
 
     def leap(looks: int) -> bytes:
-        return pack(name, state(round=(1 << 40) + 1000 * looks, inside=False))
+        return pack(name_of(), state(round=(1 << 40) + 1000 * looks, inside=False))
 
-    with keeps(box.folder, name, leap, 0.003):
+    with keeps(box.folder, name_of(), leap, 0.003):
         box.start("a", STAGES[0], 12, patience_s=300)
         box.start("b", STAGES[1], 12, patience_s=300)
         box.all_end("ab")

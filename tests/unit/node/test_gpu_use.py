@@ -46,10 +46,12 @@ def lengths(use: GpuUse) -> list[tuple[float, float]]:
     return [(one.begin_s, one.end_s) for one in use.idle]
 
 
-def test_work_and_stretches_add_up() -> None:
+def test_work_and_stretches_add_up_and_the_longest_are_kept() -> None:
     use = used((IDLE, 400), (WORK, 100), (IDLE, 299), (WORK, 100), (IDLE, 301))
     assert (use.begin_s, use.end_s, use.measured_s, use.worked_s) == (0.0, 1200.0, 1200.0, 200.0)
     assert lengths(use) == [(0.0, 400.0), (899.0, 1200.0)], "299 s are a pause"
+    use = used(*(part for n in range(20) for part in ((IDLE, 300 + n), (WORK, 10))))
+    assert sorted(one.length_s for one in use.idle) == [float(300 + n) for n in range(4, 20)]
 
 
 def test_a_moment_of_work_ends_no_stretch_and_work_that_goes_on_does() -> None:
@@ -77,11 +79,6 @@ def test_beside_a_partner_only_what_is_the_jobs_own_counts() -> None:
     assert used((GpuSample(90.0, own_util=0.0, own_mib=500.0, shared=True), 400)).worked_s == 0.0
     assert used((GpuSample(0.0, own_util=None, shared=True), 400)).idle, "both idle"
     assert used((WORK, 10), (GpuSample(90.0, own_util=None, shared=True), 400)).measured_s == 10.0
-
-
-def test_the_longest_stretches_are_kept() -> None:
-    use = used(*(part for n in range(20) for part in ((IDLE, 300 + n), (WORK, 10))))
-    assert sorted(one.length_s for one in use.idle) == [float(300 + n) for n in range(4, 20)]
 
 
 def test_a_stretch_goes_on_over_a_restart() -> None:

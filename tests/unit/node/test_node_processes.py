@@ -24,27 +24,20 @@ from lucid_hooks.state import State, Unsafe
 
 
 def process(
-    proc: Path,
-    pid: int,
-    parent: int = 1,
-    cgroup: str = "0::/user.slice\n",
-    command: str = "python\0a.py",
-    environ: str = "",
-    uid: str = "",
-    exe: str = "",
+    proc: Path, pid: int, parent: int = 1, cgroup: str = "0::/user.slice\n", command: str = "python\0a", **more: str
 ) -> None:
-    """``uid``: real and saved, as ``1000`` or ``1000 0``; a slurmstepd is root's unless told."""
+    """``more``: environ, exe; uid, real and saved, as ``1000`` or ``1000 0``; a slurmstepd is root's unless told."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     step = command.startswith("slurmstepd")
-    real, _, saved = (uid or ("0" if step else "1000")).partition(" ")
+    real, _, saved = more.get("uid", "0" if step else "1000").partition(" ")
     (folder / "status").write_text(f"Name:\ta\nUid:\t{real}\t0\t{saved or real}\t0\nGid:\t1\t1\t1\t1\n")
     (folder / "exe").unlink(missing_ok=True)
-    (folder / "exe").symlink_to(exe or ("/usr/sbin/slurmstepd" if step else "/usr/bin/python3"))
+    (folder / "exe").symlink_to(more.get("exe", "/usr/sbin/slurmstepd" if step else "/usr/bin/python3"))
     (folder / "stat").write_text(f"{pid} (a) b) S {parent} {'0 ' * 17}4242 0\n")
     (folder / "cgroup").write_text(cgroup)
     (folder / "cmdline").write_text(command)
-    (folder / "environ").write_text(environ)
+    (folder / "environ").write_text(more.get("environ", ""))
 
 
 def test_by_slurms_control_group(tmp_path: Path) -> None:
@@ -64,12 +57,8 @@ def test_by_the_outermost_slurmstepd_among_the_ancestors(tmp_path: Path) -> None
     assert Owners(tmp_path).job_of(401, {}) == "7"
 
 
-CLAIMS = [
-    {"uid": "1000"},
-    {"uid": "1000 0"},  # a setuid program that a user started under this name
-    {"exe": "/home/eve/slurmstepd2"},
-    {"uid": "1000", "exe": "/home/eve/slurmstepd"},
-]
+CLAIMS = [{"uid": "1000"}, {"uid": "1000 0"}, {"exe": "/eve/slurmstepd2"}, {"uid": "1000", "exe": "/eve/slurmstepd"}]
+"""The second is a setuid program that a user started under this name."""
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
@@ -128,10 +117,6 @@ def test_a_number_used_again_is_another_process(tmp_path: Path) -> None:
     stat = tmp_path / "500" / "stat"
     stat.write_text(stat.read_text().replace("4242", "4343"))
     assert owners.job_of(500, {}) == "2"
-
-
-def test_on_this_machine() -> None:
-    assert Owners().job_of(os.getpid(), {os.getppid(): "mine"}) == "mine"
 
 
 HOOKS = Path(__file__).parents[3] / "slurm" / "lucid_hooks"
@@ -306,13 +291,20 @@ def test_memory_is_what_processes_hold_without_caches(version: int, tmp_path: Pa
     assert machine.host.held_mib("nobody") is None
 
 
-def test_version_two_tells_cpu_time_and_pressure(tmp_path: Path) -> None:
+def test_version_two_tells_cpu_time_and_pressure_and_nothing_once_where_they_go_backwards(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     assert machine.use(0.0) is None, "nothing to compare with"
     machine.counters(3.0, 0.5)
     assert machine.use(2.0) == HostUse(1.5, 4, 0.25, "io.pressure")
     machine.counters(3.0, 9.0)
     assert machine.use(3.0) == HostUse(0.0, 4, 1.0, "io.pressure"), "no more than all of the time"
+    for cpu_s, stalled_s, now_s, told in (
+        (1.0, 9.0, 4.0, None),
+        (1.5, 1.0, 5.0, HostUse(0.5, 4)),  # and storage is not known
+        (2.0, 1.5, 6.0, HostUse(0.5, 4, 0.5, "io.pressure")),
+    ):
+        machine.counters(cpu_s, stalled_s)
+        assert machine.use(now_s) == told
 
 
 def test_version_one_tells_cpu_time_and_the_states_of_processes(tmp_path: Path) -> None:
@@ -361,18 +353,6 @@ def test_version_one_without_accounts_counts_the_time_of_processes_that_are_stil
     machine.stat(502, cpu_s=80.0)
     assert machine.use(1.0) is None
     assert machine.use(2.0).busy_cores == 0.25
-
-
-def test_counters_that_go_backwards_tell_nothing_once(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, 2)
-    machine.counters(100.0, 50.0)
-    machine.use(0.0)
-    machine.counters(1.0, 50.0)
-    assert machine.use(1.0) is None
-    machine.counters(1.5, 10.0)
-    assert machine.use(2.0) == HostUse(0.5, 4), "and storage is not known"
-    machine.counters(2.0, 10.5)
-    assert machine.use(3.0) == HostUse(0.5, 4, 0.5, "io.pressure")
 
 
 def test_pressure_that_is_switched_off_is_not_taken_for_no_waits(tmp_path: Path) -> None:
@@ -442,9 +422,7 @@ def test_a_group_that_is_named_by_sluid(tmp_path: Path) -> None:
     assert machine.second() == HostUse(1.0, 4, 0.0, "io.pressure")
 
 
-@pytest.mark.parametrize(
-    ("text", "cores"), [("0-2,8\n", 4), ("5\n", 1), ("", 2), ("x-y", 2), ("0-999999999999999", 2)]
-)
+@pytest.mark.parametrize(("text", "cores"), [("0-2,8\n", 4), ("5\n", 1), ("", 2), ("x-y", 2), ("0-999999999999", 2)])
 def test_cores_by_cpuset_else_by_affinity(tmp_path: Path, text: str, cores: int) -> None:
     machine = Machine(tmp_path, 2)
     (machine.job / "cpuset.cpus.effective").write_text(text)
@@ -466,6 +444,7 @@ def test_rubbish_among_the_processes_and_a_crowd_of_them(tmp_path: Path) -> None
 
 def test_the_machine_that_this_runs_on() -> None:
     """Whatever it has: nothing fails."""
+    assert Owners().job_of(os.getpid(), {os.getppid(): "mine"}) == "mine"
     host = Host()
     assert host.use("a", "7", (os.getpid(),), 0.0) is None
     host.use("a", "7", (os.getpid(),), 1.0)

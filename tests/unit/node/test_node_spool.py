@@ -35,6 +35,8 @@ def test_what_is_written_is_read_in_order_and_goes_with_the_job(tmp_path: Path) 
     (run / ".left.tmp").write_text("of a sampler killed while it wrote")
     writer.end()
     assert list(tmp_path.iterdir()) == []
+    again = SampleWriter(tmp_path, "7", "n1", 8.0)
+    assert (again.next_seq, again.recovered) == (0, []), "requeued, it is not taken for its first run"
 
 
 def test_a_torn_record_is_cut_off_and_its_number_used_again(tmp_path: Path) -> None:
@@ -58,14 +60,6 @@ def test_a_writer_killed_as_it_began_a_segment_counts_on(tmp_path: Path) -> None
     assert again.next_seq == 10
     write(again, 3)
     assert numbers(tmp_path) == list(range(13))
-
-
-def test_a_requeued_job_begins_at_nought_and_is_not_taken_for_its_first_run(tmp_path: Path) -> None:
-    first = SampleWriter(tmp_path, "7", "n1", 5.0)
-    write(first, 4)
-    first.end()
-    again = SampleWriter(tmp_path, "7", "n1", 8.0)
-    assert (again.next_seq, again.recovered) == (0, [])
 
 
 def test_gpus_may_change_within_a_job(tmp_path: Path) -> None:

@@ -37,12 +37,9 @@ def told(folder: Path, squeue: str, **more: str) -> list[str]:
     return [line for line in lines if line.startswith("export LUCID_")]
 
 
-def test_gpus_of_all_nodes_are_slurms_count(tmp_path: Path) -> None:
+def test_gpus_of_all_nodes_are_slurms_count_and_where_it_does_not_answer_nodes_are_equal(tmp_path: Path) -> None:
     lines = told(tmp_path, "echo 'cpu=5,mem=5000M,node=2,billing=5,gres/gpu=5,gres/gpu:a100=5   '")
     assert lines == [f"export LUCID_{word}" for word in ("GPUS_HERE=4", "NODES=2", "GPUS=5", "RESTART=0")]
-
-
-def test_where_slurm_does_not_answer_the_nodes_count_as_equal(tmp_path: Path) -> None:
     for squeue in ("exit 1", "echo", "echo 'gres/gpu=$(id)'"):
         assert "export LUCID_GPUS=8" in told(tmp_path, squeue), squeue
 
@@ -180,9 +177,9 @@ def sent_back(
     program(folder, "squeue", squeue or f"echo '{comment}'")
     program(folder, "scontrol", scontrol or f'echo "$*" >> {folder}/told')
     program(folder, "sleep", "exit 0")
+    (folder / "told").write_text("")
     done = prolog({"PATH": f"{folder}:/usr/bin:/bin", **LEAST, "LUCID_LEAST": least, **more})
-    told = folder / "told"
-    return done.returncode, told.read_text() if told.exists() else "", done.stdout
+    return done.returncode, (folder / "told").read_text(), done.stdout
 
 
 LESS = {
@@ -201,9 +198,14 @@ def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path,
     assert f"print Lucid: this start gives {wrong}" in printed
 
 
-def test_a_comment_that_is_json_stays_json(tmp_path: Path) -> None:
+def test_the_comment_stays_json_is_not_written_twice_and_comes_last_where_it_has_to(tmp_path: Path) -> None:
     _, told, _ = sent_back(tmp_path, "tasks=5", comment='{"reaper": {"exempt": true}}')
     assert told.startswith('update JobId=7 Comment={"reaper": {"exempt": true}," lucid:wrong=4-of-5-tasks ":1}\n')
+    code, told, _ = sent_back(tmp_path, WRONG, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
+    assert (code, told) == (1, "requeue 7\n"), "lucidd has not given it back yet"
+    does = f'echo "$1" >> {tmp_path}/told; [ "$1" = requeue ] || grep -q requeue {tmp_path}/told'
+    code, told, _ = sent_back(tmp_path, "tasks=5", scontrol=does)
+    assert (code, told.split()) == (1, ["update", "requeue", "update"]), "Slurm refuses it on a running job"
 
 
 def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
@@ -223,17 +225,6 @@ def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
         assert ("unset LUCID_LEAST" in printed) is ("SLURM_STEP_ID" not in more)
 
 
-def test_where_slurm_refuses_the_note_on_a_running_job_it_comes_after_the_requeue(tmp_path: Path) -> None:
-    does = f'echo "$1" >> {tmp_path}/told; [ "$1" = requeue ] || grep -q requeue {tmp_path}/told'
-    code, told, _ = sent_back(tmp_path, "tasks=5", scontrol=does)
-    assert (code, told.split()) == (1, ["update", "requeue", "update"])
-
-
-def test_one_that_lucidd_has_not_given_back_yet_goes_back_again(tmp_path: Path) -> None:
-    code, told, _ = sent_back(tmp_path, WRONG, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
-    assert (code, told) == (1, "requeue 7\n")
-
-
 class Node:
     def __init__(self, folder: Path) -> None:
         self.base = folder / "turns"
@@ -242,11 +233,9 @@ class Node:
         self.own = self.base / "n1"
 
     def call(self, verb: str, job: str, gpus: str = "", turns: str = "1") -> None:
-        words = f"lucid_conf={self.conf}; limit=5; job={job}; gpus={gpus}; turns={turns}; lucid_turns {verb}"
-        env = {"SLURMD_NODENAME": "n1", "PATH": PATH}
-        done = subprocess.run(
-            ["sh", "-c", f". {HOOK}; {words}"], capture_output=True, text=True, check=False, env=env
-        )
+        told = f"lucid_conf={self.conf}; limit=5; job={job}; gpus={gpus}; turns={turns}; lucid_turns {verb}"
+        words, env = ["sh", "-c", f". {HOOK}; {told}"], {"SLURMD_NODENAME": "n1", "PATH": PATH}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
         assert (done.stdout, done.stderr) == ("", "")
 
     def task(self, job: str) -> str:
