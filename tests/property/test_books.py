@@ -27,9 +27,7 @@ from scenes.plans import FixedPredictor, part
 from scenes.plans import settings as rules_of
 
 _STEPS = 60
-_NODES = tuple(
-    [Node(f"n{i}", 4, 24576, cpus=32, mem_mib=64000) for i in range(4)] + [Node("down", 4, available=False)]
-)
+_NODES = (*(Node(f"n{i}", 4, 24576, cpus=32, mem_mib=64000) for i in range(4)), Node("down", 4, available=False))
 
 
 def _contents(ledger: Ledger) -> tuple[object, ...]:
@@ -40,22 +38,14 @@ def _contents(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _job(rng: random.Random, n: int, gpus: int) -> Job:
-    return Job(
-        f"j{n}", "vc", gpus, 0.0, cpus=rng.choice((0, gpus)), mem_mib=gpus * 500, restart_asked=rng.random() < 0.5
-    )
+    cpus, asked = rng.choice((0, gpus)), rng.random() < 0.5
+    return Job(f"j{n}", "vc", gpus, 0.0, cpus=cpus, mem_mib=gpus * 500, restart_asked=asked)
 
 
 def _profile(rng: random.Random, beside: str) -> JobProfile:
-    speed = rng.choice((None, 0.2, 0.9))
-    return JobProfile(
-        30.0,
-        20.0,
-        rng.choice((3000.0, 20000.0)),
-        unstable=rng.random() < 0.2,
-        mem_growing=rng.random() < 0.2,
-        seen_speed=speed,
-        seen_beside=None if speed is None else beside,
-    )
+    speed, mem_mib = rng.choice((None, 0.2, 0.9)), rng.choice((3000.0, 20000.0))
+    made = JobProfile(30.0, 20.0, mem_mib, unstable=rng.random() < 0.2, mem_growing=rng.random() < 0.2)
+    return made if speed is None else replace(made, seen_speed=speed, seen_beside=beside)
 
 
 def _step(rng: random.Random, running: list[Running], n: int, odd: bool) -> list[Running]:
@@ -161,11 +151,9 @@ def test_what_a_plan_has_booked_is_what_its_starts_ask_for(name: str, monkeypatc
     assert ways.keys() >= {"alone", "preempts", *["beside"] * (name == "lucid")}, ways
 
 
-@pytest.mark.parametrize(
-    ("total", "here", "of", "share"), [(0, 1, 4, 0), (8, 2, 4, 4), (7, 2, 4, 4), (1, 1, 4, 1), (9, 0, 0, 9)]
-)
-def test_a_job_needs_its_part_of_host_resources_rounded_up(total: int, here: int, of: int, share: int) -> None:
-    assert host_share(total, here, of) == share
+def test_a_job_needs_its_part_of_host_resources_rounded_up() -> None:
+    shares = {(0, 1, 4): 0, (8, 2, 4): 4, (7, 2, 4): 4, (1, 1, 4): 1, (9, 0, 0): 9}  # total, here, of
+    assert {asked: host_share(*asked) for asked in shares} == shares
 
 
 def same(ledger: Ledger, machines: list[Node], held: list[Running]) -> None:

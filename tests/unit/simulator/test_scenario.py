@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from click.testing import CliRunner
 
 from builders import VC, a_trace, by, elastic, policy
 from lucid.cli.console import answer
@@ -73,11 +73,6 @@ def test_lucid_looks_back_on_20_jobs_and_what_others_published_on_all(policy: st
     found = Scenario(ONE).predictor_for(policy)
     found.learn([Ended(ONE.jobs[0].job, 0.0, ran_s) for ran_s in [1010.0] * 2 + [10.0] * 20])
     assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == pytest.approx(expected_s)
-
-
-def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, learned, oracle\)"):
-        simulate(Scenario(ONE, predictor="tarot"), "qssf")
 
 
 ON = {"enabled": True}
@@ -145,19 +140,11 @@ def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
     assert run.total_gpus == 34
 
 
-class _Cluster:
-    """What a series asks of a cluster."""
-
-    busy_gpus, shared_gpus, pending_gpus = 3, 1, 2
-
-    def pending_by_vc(self) -> dict[str, int]:
-        return {"a": 2}
-
-
 def test_the_series_of_a_replay_does_not_grow_with_time() -> None:
-    series, cluster = Series(), _Cluster()
+    cluster = Mock(busy_gpus=3, shared_gpus=1, pending_gpus=2, pending_by_vc=lambda: {"a": 2})
+    series = Series()
     for begin_s, end_s in pairwise((0.0, 5e3, 3e7, 4e7, 3e8, 6e8)):
-        series.hold(cluster, begin_s, end_s)  # type: ignore[arg-type]
+        series.hold(cluster, begin_s, end_s)
     for counts in (series.busy_gpus, series.shared_gpus, series.pending_gpus, series.pending_jobs["a"]):
         assert _MOST_SAMPLES / 2 <= len(counts) <= _MOST_SAMPLES
         assert len(set(counts)) == 1
@@ -294,18 +281,15 @@ def test_what_lending_costs_is_measured_where_that_is_asked_for() -> None:
     assert not compare_policies(lends, ["lucid"], 1).runs["lucid"].promise
 
 
-def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
+def test_a_policy_that_finds_no_room_says_so_and_others_go_on_but_for_none_it_is_an_error(tmp_path: Path) -> None:
     asked = replace(scenario(PLAIN_TRACE, nodes=1), profiling_nodes=1)
     found = compare_policies(asked, ["lucid", "fifo"], 1)
     assert list(found.runs) == ["fifo"]
     assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN_TRACE), ["lucd"], 1)
-
-
-def test_a_trace_that_none_can_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, learned, oracle\)"):
+        simulate(replace(asked, predictor="tarot"), "qssf")
     write_trace(PLAIN_TRACE, tmp_path / "plain.csv")
     with pytest.raises(ConfigError, match="none of the policies can run"):
-        CliRunner().invoke(
-            lucidctl, ["compare", f"{tmp_path}/plain.csv", "--policy", "muri-s"], catch_exceptions=False
-        )
+        lucidctl.main(["compare", f"{tmp_path}/plain.csv", "--policy", "muri-s"], standalone_mode=False)
