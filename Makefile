@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
 	campaign slurm-suite sbatch-fuzz clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
-	nightly golden mutants bench lint types fast docs clean
+	nightly golden mutants bench lint types fast quick story docs clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -144,9 +144,16 @@ check: lint types fast ## the inner loop, a minute: ruff, mypy, the cheapest tes
 guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.json? RECORD="why": change that (a minute or two)
 	@$(BIN)/python -m benchmarks.guard $(if $(RECORD),--record "$(RECORD)") $(if $(JSON),--json)
 
-test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
-	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
-	$(BIN)/python -m pytest $(LIVE)
+test: $(STAMP) ## everything CI runs, side by side; on a real Slurm too, where it is root and debootstrap is installed
+	@$(MAKE) --no-print-directory -j4 lint types quick story
+
+quick: $(STAMP)
+	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 nice -n 10 $(BIN)/python -m pytest $(QUICK)
+
+# It mostly waits for its daemons, whose seconds count: so it runs beside the others, and before them.
+story: $(STAMP)
+	@mkdir -p out && echo "the story on a real Slurm runs beside these; its output follows at its end (out/story.txt)"
+	@$(BIN)/python -m pytest $(LIVE) >out/story.txt 2>&1; code=$$?; cat out/story.txt; exit $$code
 
 typed: $(STAMP) ## every command of every page, from the wheel in environments of their own (three minutes)
 	$(BIN)/python -m pytest -rs -n 2 --dist loadgroup tests/unit/test_typed_from_a_wheel.py
