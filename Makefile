@@ -150,7 +150,7 @@ test: $(STAMP) ## everything CI runs, side by side; on a real Slurm too, where i
 quick: $(STAMP)
 	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 nice -n 10 $(BIN)/python -m pytest $(QUICK)
 
-# It mostly waits for its daemons, whose seconds count: so it runs beside the others, and before them.
+# The story mostly waits for daemons, and its limits are seconds: it runs beside the tests, which are nice to it.
 story: $(STAMP)
 	@mkdir -p out && echo "the story on a real Slurm runs beside these; its output follows at its end (out/story.txt)"
 	@$(BIN)/python -m pytest $(LIVE) >out/story.txt 2>&1; code=$$?; cat out/story.txt; exit $$code

@@ -27,8 +27,8 @@ _COMES_S = 10.0
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
 _AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
-_UNANSWERED = ("Unable to contact slurm controller", "Unable to confirm allocation for job")
 """Faults without slurmctld for a while."""
+_UNANSWERED = ("Unable to contact slurm controller", "Unable to confirm allocation for job")
 
 
 @dataclass(frozen=True)

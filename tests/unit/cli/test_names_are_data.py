@@ -105,8 +105,8 @@ def test_tables_and_lines_show_it_whatever_it_is(name: str, capsys: pytest.Captu
     table.add_column("after", footer=name)
     table.add_row(name, "end of row")
     console = Console(width=20_000)
-    for shows in (table, name, f"note: {name}"):
-        console.print(shows)
+    for shows, highlight in ((table, None), (name, None), (f"note: {name}", False)):
+        console.print(shows, highlight=highlight)
     say(f"job {name} waits")
     say(name, err=True)
     said = capsys.readouterr()

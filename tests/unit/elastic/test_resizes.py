@@ -76,12 +76,12 @@ class Stage(Scene):
         assert self.do(name, Start(at(where), WHY)) is None
 
     def resized(self, name: str, where: str, rounds: int = 0, **rest: Any) -> None:
-        """It is told to stop for this place; so many rounds later."""
+        """Tells the job to go on at this place, and lets so many rounds pass."""
         assert self.do(name, Resize(at(where), WHY, **rest)) is None
         self.round(rounds=rounds)
 
     def running(self, name: str, where: str = "n1:0,1", gpus: int = 2, to: str = "", **rest: Any) -> None:
-        """A job that has reported, on these GPUs; ``to``: and is told to go on on those."""
+        """Starts a job on these GPUs, which reports. ``to``: the GPUs to which it is resized then."""
         self.submit(name, gpus, **rest)
         self.begins(name, where)
         self.report(name)

@@ -260,7 +260,7 @@ FORESEEN: dict[str, tuple[float, str, dict[str, Span | None], dict[str, Span | N
     "old": (39.0, "", {"a": None, "b": None}, None),
     "not all who wait": (100.0, "", {"a": (5, 10, 20)}, None),
 }
-"""When it was foreseen, who starts by the plan of 100 s, what was foreseen, and what is told then."""
+"""The forecast's time, the jobs that the plan of 100 s starts, the forecast, and what is shown of it at 100 s."""
 
 
 @pytest.mark.parametrize("case", FORESEEN)

@@ -126,7 +126,7 @@ def test_held_jobs_are_let_go_after_five_minutes_and_taken_back(site: Site, capl
     site.slurm.run_s["70"] = site.slurm.now - 1000.0  # Slurm starts the next by itself
     turns(site, 30.0)
     assert running(site) == ["71", "81"]
-    assert len(record_files(site.folder / "plans")) > 1  # a slow machine keeps fewer
+    assert len(record_files(site.folder / "plans")) > 5
     assert "all the same" in site.ctl("replay", "--last", "5", str(site.folder / "plans"))
 
     rain()

@@ -104,7 +104,7 @@ def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> No
     assert names_in(json.dumps(told)) == []
     assert {"asks": "user 1", "partner": "7", "gpus": 4, "holds": True}.items() <= told.items()
     job = hide(Job, {"whole_because": "it asks for 2 nodes", "name": train}, str)
-    assert job == {"whole_because": "it asks for 2 nodes", "name": ""}, "why a job keeps its GPUs is no secret"
+    assert job == {"whole_because": "it asks for 2 nodes", "name": ""}, "each user may read why a job keeps its GPUs"
 
 
 def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
