@@ -239,12 +239,12 @@ class PartitionPolicy(ABC):
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         """By partition, what its last plan was made from."""
-        self._last: tuple[Mapping[str, Partition], Plans] | None = None
+        self.__last: tuple[Mapping[str, Partition], Plans] | None = None
         """What was planned last, and the plans."""
-        self._planned_s = -math.inf
-        self._places: dict[str, int] = {}
-        self._always: list[str] = []
-        self._barred: dict[str, Partition] = {}
+        self.__planned_s = -math.inf
+        self.__places: dict[str, int] = {}
+        self.__always: list[str] = []
+        self.__barred: dict[str, Partition] = {}
         """The partitions in which Slurm bars jobs, without these."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
@@ -254,16 +254,16 @@ class PartitionPolicy(ABC):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
-        if now_s < self._planned_s:  # the clock was set back: kept plans would outlast their time
-            self._kept, self._last = {}, None
-        self._planned_s, known = now_s, self._kept
-        alone, last = self.plans_alone, self._last
-        self._last = None  # a plan that raises leaves some not planned
+        if now_s < self.__planned_s:  # the clock was set back: kept plans would outlast their time
+            self._kept, self.__last = {}, None
+        self.__planned_s, known = now_s, self._kept
+        alone, last = self.plans_alone, self.__last
+        self.__last = None  # a plan that raises leaves some not planned
         changed = changed_names(whole, None if last is None else last[0])
         snapshot = self._without_barred(snapshot, changed)
         if last is None or len(changed) == len(whole):
-            self._places = {name: place for place, name in enumerate(whole)}
-            self._always = [name for name, partition in whole.items() if partition.profiling]
+            self.__places = {name: place for place, name in enumerate(whole)}
+            self.__always = [name for name, partition in whole.items() if partition.profiling]
         if len(changed) == len(whole) or not alone:
             last = None
         for name in whole if last is None else self._due(changed, last[1], now_s):
@@ -288,20 +288,20 @@ class PartitionPolicy(ABC):
             known[name] = _Kept(whole[name], partition, others, part, -math.inf if part.actions else wake_s, plain)
             parts[name] = part
         plans = Plans(parts, None if last is None else last[1])
-        self._last = (whole, plans)
+        self.__last = (whole, plans)
         return Plan(now_s, plans)
 
     def _due(self, changed: Collection[str], last: Plans, now_s: float) -> list[str]:
         """The partitions, in order, whose plan may not be the last one: those that changed, acted, or whose time has
         come, and profiling."""
-        names = {*changed, *last.acting, *self._always}
+        names = {*changed, *last.acting, *self.__always}
         if last.wake_s is not None and last.wake_s <= now_s:
             names.update(name for name, wake_s in last.wakes.items() if wake_s <= now_s)
-        return sorted(names, key=self._places.__getitem__)
+        return sorted(names, key=self.__places.__getitem__)
 
     def _without_barred(self, snapshot: Snapshot, changed: Collection[str]) -> Snapshot:
         """The snapshot without the jobs that Slurm bars; the same objects as long as the same objects come in."""
-        known, barred = self._kept, self._barred
+        known, barred = self._kept, self.__barred
         if len(changed) == len(snapshot.partitions):
             barred.clear()
         for name in changed:
@@ -323,7 +323,7 @@ class PartitionPolicy(ABC):
         """Plan every partition in which jobs wait anew the next time, since something has changed by which they wait
         and that no partition shows."""
         self._kept = {name: kept for name, kept in self._kept.items() if not kept.whole.pending}
-        self._last = None
+        self.__last = None
 
     @property
     def plans_alone(self) -> bool:
