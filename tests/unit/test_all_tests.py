@@ -71,3 +71,9 @@ def test_every_path_of_the_product_leads_to_a_live_test_or_says_why_it_needs_non
     assert all(bool(room.ask) != bool(room.none) for room in table)
     named = {file for room in table for file in room.ask} | {*rooms.STORY}
     assert named == {path.name for path in rooms.HERE.glob("test_*.py")}
+
+
+def test_make_mutants_copies_what_tests_read() -> None:
+    copied = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]["also_copy"]
+    visible = {path.relative_to(ROOT).parts[0] for path in _files("*") if path.relative_to(ROOT).parts[0][0] != "."}
+    assert visible - {*copied} == {"lucid", "tests", "pyproject.toml", "CITATION.cff", "MANIFEST.in"}

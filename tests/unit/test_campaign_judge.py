@@ -20,6 +20,7 @@ from lucid.config.load import load_settings
 BEGUN = "BEGIN 100.0 7 0 n1 alone\n"
 ONCE = BEGUN + "END 105.0 7 0 0\n"
 AGAIN = "BEGIN 130.0 7 1 n1 alone\nEND 135.0 7 1 0\n"
+BESIDE = "BEGIN 102.0 7 1 n2 beside\nEND 107.0 7 1 0\n"
 OVER = "BEGIN 90.0 7 0 n4 alone\nBEGIN 100.0 7 1 n1 alone\nEND 105.0 7 1 0\n"
 CUT = "BEGIN 110.4 7 0 n1 alone\nBEGIN 140.0 7 1 n2 alone\nEND 145.0 7 1 0\n"
 GAVE_WAY = "BEGIN 100.0 7 0 n1 alone\nBEGIN 150.0 7 1 n2 alone\nEND 200.0 7 1 0\n"
@@ -45,8 +46,7 @@ def victim(lines: str, state: str = "COMPLETED") -> Task:
     return task(lines, state, gives_way=True)
 
 
-def let_go(after_s: float) -> Task:
-    """Its user lets go of it so long after they submit it."""
+def released(after_s: float) -> Task:
     return task("", "PENDING", reason="JobHeldUser", release_after_s=after_s)
 
 
@@ -57,7 +57,6 @@ def found(*given: Any, **more: Any) -> list[tuple[str, bool]]:
 
 AGAIN_ALLOWED = task(ONCE + AGAIN, restarts=True)
 BEGUN_AGAIN = AGAIN.replace("7 1", "7 0")
-HELD_ONE = task("", "PENDING", reason="JobHeldUser")
 LOST_BEFORE = Broken("node-lost", 20.0, 40.0, {"lost": ["n1"]})
 MET_ITS_END, KNOWN_END = Told(requeued=[105.4]), Told(requeued=[105.4], completed=[105.2])
 FINE: dict[str, tuple[Any, ...]] = {
@@ -70,8 +69,10 @@ FINE: dict[str, tuple[Any, ...]] = {
 FOUND: dict[str, tuple[Any, ...]] = {
     "started over unasked": ("killed", task(OVER), []),
     "run after it completed": ("doubled", AGAIN_ALLOWED, []),
+    "two runs at the same time": ("doubled", task(BEGUN + BESIDE, restarts=True), []),
     "the same run begun twice": ("doubled", task(BEGUN + BEGUN_AGAIN, restarts=True), []),
     "forgotten, but its end had been saved": ("doubled", task(ONCE + BEGUN_AGAIN), [SAVED_LATER]),
+    "another run's end": ("doubled", AGAIN_ALLOWED, [SAVED_LATER], Told(started=[107.0], completed=[109.5])),
     "a start that had been saved": ("killed", task(CUT), [KILL], Told(started=[102.0, 139.0])),
     "a requeue long after its end": ("doubled", AGAIN_ALLOWED, [], Told(requeued=[125.0])),
     "a requeue that its user did not allow": ("doubled", task(ONCE + AGAIN), [], MET_ITS_END),
@@ -87,21 +88,22 @@ FOUND: dict[str, tuple[Any, ...]] = {
     "runs at the end": ("stuck", task(BEGUN, "RUNNING"), []),
     "held after a run": ("stuck", task("", "PENDING"), [KILL], Told(started=[121.0], requeued=[125.0])),
     "refused though nobody drew that": ("stuck", task("", "PENDING", reason="BadConstraints"), []),
-    "its user's release had been saved": ("stuck", let_go(5.0), [KILL]),
+    "its user's release had been saved": ("stuck", released(5.0), [KILL]),
     "a step failed while slurmctld was away": ("killed", task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
     "preempted, and gives way to nobody": ("killed", task(GAVE_WAY), [], Told(preempted=[120.0])),
 }
 EXCUSED: dict[str, tuple[Any, ...]] = {
     "its end was forgotten": ("doubled", task(ONCE + BEGUN_AGAIN), [KILL]),
+    "its end was heard late": ("doubled", AGAIN_ALLOWED, [SAVED_LATER], Told(completed=[109.5])),
     "it came after the last save": ("lost", task(at_s=106.0, known=False), [KILL]),
     "its start was forgotten": ("killed", task(CUT), [KILL], Told(started=[109.0, 139.0])),
     "its requeue met its end": ("doubled", AGAIN_ALLOWED, [], MET_ITS_END),
     "its node was lost": ("killed", task(BEGUN, "NODE_FAIL"), [LOST_NODE]),
     "one of its nodes was lost": ("killed", task(BEGUN.replace("n1", "n[1-2]"), "NODE_FAIL"), [LOST_NODE]),
     "plain Slurm refuses it, too": ("stuck", task("", "PENDING", reason="BadConstraints", may_be_refused=True), []),
-    "its user's release was forgotten": ("stuck", let_go(15.0), [KILL]),
+    "its user's release was forgotten": ("stuck", released(15.0), [KILL]),
     "slurmctld has no record of it": ("stuck", task("", "PENDING"), [KILL], Told(forgotten=[111.0])),
-    "its node knew another of that number": ("stuck", HELD_ONE, [KILL], Told(started=[121.0], requeued=[121.1])),
+    "its node knew another of that number": ("stuck", released(0.0), [KILL], Told(started=[121.0], requeued=[121.1])),
     "slurmctld was away for its step": ("killed", task(BEGUN, "FAILED", said=NO_SLURM), [AWAY]),
     "slurmctld hung for its step": ("killed", task(BEGUN, "FAILED", said=HUNG), [AWAY]),
     "its boot failed": ("killed", task("", "NODE_FAIL"), [NO_BOOT]),
@@ -116,11 +118,6 @@ def test_harm_is_found_and_excused_where_evidence_explains_it(name: str) -> None
     else:
         kind, *given = FOUND.get(name) or EXCUSED[name]
         assert found(*given) == [(kind, name in EXCUSED)]
-
-
-def test_two_runs_at_the_same_time_are_found() -> None:
-    lines = f"{BEGUN}BEGIN 102.0 7 1 n2 beside\nEND 107.0 7 1 0\n"
-    assert ("doubled", False) in found(task(lines, restarts=True), [])
 
 
 def test_nothing_is_stuck_or_lost_before_all_is_quiet() -> None:
@@ -156,8 +153,6 @@ def test_a_job_that_waits_for_a_stuck_one_is_not_stuck_itself() -> None:
         assert [(one.key, bool(one.excuse)) for _, one in told] == [("1", False), ("2", excused)]
 
 
-# -- slurmctld's log -------------------------------------------------------------------------------------------
-
 RECORDED = """\
 [2026-11-25T01:23:46.899] _slurm_rpc_submit_batch_job: JobId=6 InitPrio=1000 usec=639
 [2026-11-25T01:23:48.001] sched: Allocate JobId=6_1(9) NodeList=n4 #CPUs=1 Partition=prof
@@ -178,8 +173,7 @@ RECORDED = """\
 [2026-11-25T01:24:15.000] preempted JobId=21 has been requeued to reclaim resources for JobId=23
 [2026-11-25T01:24:17.000] slurm_job_preempt: preempted JobId=22 had to be killed
 """
-AT_S = 1795569826.0
-"""01:23:46 of that log."""
+AT_S = 1795569826.0  # 01:23:46 of that log
 
 
 @pytest.mark.parametrize(
@@ -213,8 +207,6 @@ def test_whom_slurm_preempted_and_lucid_had_not_chosen() -> None:
     assert unchosen(log, claims) == (2, ["job 16 for job 19, for which Lucid had chosen 10 33"])
     assert unchosen(log, []) == (0, [])
 
-
-# -- its watch -------------------------------------------------------------------------------------------------
 
 FOLDER, BOUND_S = "/var/campaign", 45.0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from campaign.facts import Broken, Run, Task
 from campaign.slurmctld_log import Told
@@ -169,17 +170,17 @@ def _windows(broken: Sequence[Broken]) -> list[tuple[float, float]]:
 
 
 def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
-    """By the run's own lines, or by slurmctld's, which are a little earlier at the start and later at the end."""
+    """By the run's own lines, or slurmctld's: a little earlier at the start, later at the end, by all it was away."""
     for since, until in _windows(broken):
         for run in runs:
-            starts = [at_s for at_s in told.started if run.began_s - _LAUNCH_S <= at_s <= run.began_s]
-            ended_s = run.ended_s
-            ends = [at_s for at_s in told.completed if ended_s is not None and 0 <= at_s - ended_s <= _REQUEUE_S]
-            for what, times in (("began", [run.began_s, *starts[-1:]]), ("ended", [ended_s, *ends[:1]])):
+            began_s, ended_s = run.began_s, inf if run.ended_s is None else run.ended_s
+            starts = [at_s for at_s in told.started if began_s - _LAUNCH_S <= at_s <= began_s]
+            later = [at_s for at_s in (*told.completed, *told.started, *told.requeued) if at_s >= ended_s]
+            ends = [at_s for at_s in told.completed if later and at_s == min(later)]
+            for what, times in (("began", [began_s, *starts[-1:]]), ("ended", [ended_s, *ends])):
                 for at_s in times:
-                    if at_s is not None and since <= at_s <= until:
-                        before = f"{until - at_s:.1f} s before slurmctld was killed, and after its last save"
-                        return f"a run {what} {before}"
+                    if since <= at_s <= until:
+                        return f"a run {what} {until - at_s:.1f} s before slurmctld's kill, and after its last save"
     return ""
 
 
@@ -192,10 +193,8 @@ def _forgot(task: Task, broken: Sequence[Broken], told: Told, after_s: float = 0
 
 
 def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:
-    for since, until in _windows(broken):
-        if any(since <= at_s <= until for at_s in told.requeued):
-            return "its requeue was told after slurmctld's last save, and before it was killed"
-    return ""
+    within = any(since <= at_s <= until for since, until in _windows(broken) for at_s in told.requeued)
+    return "its requeue was logged after slurmctld's last save, and before it was killed" if within else ""
 
 
 def _at_requeue(task: Task, before: Run, told: Told) -> str:

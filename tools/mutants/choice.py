@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_PROCESSES = frozenset(["subprocess", "multiprocessing"])
+_PROCESSES = frozenset(["subprocess", "multiprocessing", "tracked"])
 _BY_OTHERS = frozenset(["test_grafana", "test_lucid_turns", "test_lucid_turns_hostile", "test_model_timer"])
 """Modules that start processes by something they import."""
 
