@@ -1,4 +1,5 @@
-"""Our replays against the published simulator's figures on its own packs (hours unless said otherwise)."""
+"""Our replays against the published simulator's figures on its own packs (hours unless said otherwise), and
+the duration model's figures on real logs (docs/models.md)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from packs import hours, replayed, shared
 
 from lucid.cli.main import lucidctl
+from lucid.models.duration.evaluate import evaluate_duration
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
 from lucid.simulator.metrics import run_metrics
@@ -110,3 +112,18 @@ def test_the_command_line_gives_the_same_figures(tmp_path: Path) -> None:
         for figures in (found, direct):
             figures.pop(machine, None)
     assert found == direct
+
+
+@pytest.mark.slow
+def test_durations_on_a_real_log() -> None:
+    found = evaluate_duration(shared("sacct/pozidriv.log"), 3512)
+    assert found["mae_s"] <= 850
+    assert found["within_2x"] >= 0.57
+    assert found["spearman"] >= 0.42  # 0.44 was asked: missed (decision 0024)
+    assert found["jobs"] == 8192
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("log", "row"), [("eagle_sample.csv", 300), ("ubhpc_week_first70.csv", 9594)])
+def test_durations_are_never_worse_than_the_running_median_by_one_percent(log: str, row: int) -> None:
+    assert evaluate_duration(shared(f"sacct/{log}"), row)["worse"] == []

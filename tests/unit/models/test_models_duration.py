@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -207,29 +206,3 @@ def test_evaluation_refuses_rows_out_of_range(tmp_path: Path, head: str, row: st
     path.write_text("\n".join([f"{head},duration", *[row] * 3, ""]), encoding="utf-8")
     with pytest.raises(TraceError, match="from 1 to 2"):
         evaluate_duration(path, 3)
-
-
-SACCT = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "sacct"
-
-
-def shared_log(name: str) -> Path:
-    if not SACCT.is_dir():
-        pytest.skip("needs the job logs of LUCID_SHARED")
-    return SACCT / name
-
-
-@pytest.mark.parity
-@pytest.mark.slow
-def test_figures_on_a_real_log() -> None:
-    found = evaluate_duration(shared_log("pozidriv.log"), 3512)
-    assert found["mae_s"] <= 850
-    assert found["within_2x"] >= 0.57
-    assert found["spearman"] >= 0.42  # 0.44 was asked: missed (decision 0024)
-    assert found["jobs"] == 8192
-
-
-@pytest.mark.parity
-@pytest.mark.slow
-@pytest.mark.parametrize(("log", "row"), [("eagle_sample.csv", 300), ("ubhpc_week_first70.csv", 9594)])
-def test_never_worse_than_the_running_median_by_one_percent(log: str, row: int) -> None:
-    assert evaluate_duration(shared_log(log), row)["worse"] == []
