@@ -178,21 +178,9 @@ class Hostile(Fault):
     lasts_s = (10.0, 35.0)
 
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
-        taken = 0
-        for words in dice.sample(HOSTILE, 7):
-            done = host.site.run(
-                "sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", *words, "--wrap=sleep 5",
-                user="bob", limit_s=20,
-            )  # fmt: skip
-            if done.returncode == 0:
-                taken += 1
-                self.numbers = [*getattr(self, "numbers", []), done.stdout.strip().partition(";")[0]]
-        return {"taken": taken}
+        submit = ("sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", "--wrap=sleep 5")
+        done = [host.site.run(*submit, *words, user="bob", limit_s=20) for words in dice.sample(HOSTILE, 7)]
+        return {"taken": sum(one.returncode == 0 for one in done)}
 
     def end(self, host: Host) -> dict[str, Any]:
-        numbers = getattr(self, "numbers", [])
-        for _ in range(3):
-            if not numbers or host.site.run("scancel", *numbers, limit_s=20).returncode == 0:
-                break
-            time.sleep(2)
-        return {"cancelled": len(numbers)}
+        return {"cancelled": host.site.cancel_hostile()}

@@ -258,7 +258,17 @@ class Site:
     def mend(self) -> list[str]:
         """Start what of Slurm's daemons does not run, and bring back nodes that were given up; returns what was."""
         done = daemons.start_missing(self.layout)
+        self.cancel_hostile()
         return done + self.resume_nodes()
+
+    def cancel_hostile(self) -> int:
+        """Cancel hostile jobs, which alone have no output: not by number, which a slurmctld that was killed gives out
+        again. Returns how many there were."""
+        lines = self.run("squeue", "-h", "-O", "JobID:20,STDOUT:20", limit_s=20).stdout.splitlines()
+        numbers = sorted({words[0] for line in lines if (words := line.split())[-1:] == ["/dev/null"]})
+        if numbers:
+            self.run("scancel", *numbers, limit_s=20)
+        return len(numbers)
 
     def ask_node(self, node: str) -> None:
         """Start its slurmd anew; jobs run on. It then tells slurmctld what runs there."""

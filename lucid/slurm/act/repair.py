@@ -18,7 +18,7 @@ from lucid.errors import ClusterUnavailable, LucidError, StoreError
 from lucid.places import Mode
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.act.preempt import ClaimWatch, Emptied
-from lucid.slurm.act.write import GIVEN_UP, ONE_JOB, JobWriter, LeaseRenewal
+from lucid.slurm.act.write import GIVEN_UP, ONE_JOB, JobWriter, LeaseRenewal, paused
 from lucid.slurm.client import Changes
 from lucid.slurm.elastic.resize import Resizes
 from lucid.slurm.own.reasons import CROWDED, NOT_IN_TIME, Outlook, may_end, may_start, outlook, whose_limit
@@ -146,7 +146,7 @@ class Repair:
             if record.id in self._writer.touched:
                 continue
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
-            if to_come(not_before_s, facts.now_s, _MOST_S):
+            if to_come(not_before_s, facts.now_s, pause_s):
                 continue
             try:
                 words = self._mend(record, self._writer.notes.get(record.id), facts)
@@ -228,11 +228,7 @@ class Repair:
         if not packs or note is None or not (note.given_up and note.released and may_end(note)):
             return ""
         if note.given_up_for is GivenUp.SLURM:
-            ended = (
-                not to_come(note.retry_s, now_s)
-                and outlook(record.reason) is Outlook.WAITS
-                and not left_to_slurm(record)
-            )
+            ended = not paused(note, now_s) and outlook(record.reason) is Outlook.WAITS and not left_to_slurm(record)
         else:
             ended = self._go.ended(record, note)
         if not ended or says(record.comment, "held") or writer.ownership.leaves(record):
@@ -262,7 +258,7 @@ class Repair:
         unpacked = self._go.unpacked(record, note)
         why = unpacked or writer.ownership.leaves(record)
         if not why and note is not None and note.given_up and not note.released:
-            if record.never_runs and to_come(note.retry_s, facts.now_s):
+            if record.never_runs and paused(note, facts.now_s):
                 return ""
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
@@ -344,7 +340,7 @@ class Repair:
             writer.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
         why = left_to_slurm(record) or self._go.no_node(record, note)
-        if begin_s or not why or (record.never_runs and note is not None and to_come(note.retry_s, now_s)):
+        if begin_s or not why or (record.never_runs and note is not None and paused(note, now_s)):
             return ""
         if self._claims.keeps_off(record, facts):
             return ""

@@ -23,7 +23,7 @@ from lucid.slurm.client import Changes
 from lucid.slurm.commands import CommandClient
 from lucid.slurm.own.reasons import Obstacles, with_cause
 from lucid.slurm.own.state import Ownership
-from lucid.slurm.own.waits import MOST_PAUSE_S, begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
+from lucid.slurm.own.waits import begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
 from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote
@@ -35,12 +35,18 @@ _SILENT_S = 5.0
 START_TRIES = 2
 """A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
 alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
-_BACK_S = 60.0
-"""How long Slurm has for a released job before Lucid queues it again; doubled each further time."""
+_BACK_S, _MOST_BACK_S = 60.0, 3600.0
+"""How long Slurm has for a released job before Lucid queues it again; doubled each further time, up to the second."""
 ONE_JOB = 4
 """The most writes that one action on a job takes."""
 GIVEN_UP = "Slurm did not start it"
 """The detail of a ``RELEASED`` where Slurm had refused to start the job as Lucid asked."""
+
+
+def paused(note: JobNote, now_s: float) -> bool:
+    """Whether a job whose start failed is not to be tried again yet. By no clock that was ahead."""
+    first_s, times = (_BACK_S, note.tries - START_TRIES) if note.given_up else (_RETRY_S, note.tries)
+    return to_come(note.retry_s, now_s, doubled_s(first_s, times, _MOST_BACK_S))
 
 
 class JobWriter:
@@ -167,7 +173,7 @@ class JobWriter:
     def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         """What Slurm has against starting a waiting job now, and when it is tried again."""
         note = self.notes.get(record.id)
-        if note is not None and to_come(note.retry_s, now_s):
+        if note is not None and paused(note, now_s):
             return note.refusal, note.retry_s
         home = self.ownership.home(record, note)
         rule = self.rules.get(home, NO_DEFAULTS)
@@ -197,7 +203,7 @@ class JobWriter:
         if note.tries < START_TRIES:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        pause_s = doubled_s(_BACK_S, note.tries - START_TRIES, MOST_PAUSE_S)
+        pause_s = doubled_s(_BACK_S, note.tries - START_TRIES, _MOST_BACK_S)
         self.put(structs.replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"

@@ -154,7 +154,8 @@ class Obstacle:
         """Whether this job has to wait for the limit, or for the outcome of the jobs that are being tried."""
         if job.id in self.trying or not self.concerns(job):
             return False
-        return to_come(self.retry_s, now_s) or len(self.trying) >= self.width
+        waits_s = doubled_s(_FIRST_S, self.times - 1, _MOST_S)
+        return to_come(self.retry_s, now_s, waits_s) or len(self.trying) >= self.width
 
 
 class Obstacles:

@@ -23,8 +23,6 @@ _LATE_S = 100.0
 """A later lease is renewed when so much of it is left, or a quarter of the time waited."""
 _MOST_LEASE_S = 86400.0
 _TURN_S = 600.0
-MOST_PAUSE_S = 3600.0
-"""The longest time after which Lucid tries again what Slurm has refused."""
 _FAR_FROM_S = 180 * 86400.0
 """A begin time further ahead than this was set by an earlier version of Lucid."""
 _REQUEUE_AHEAD_S = 125.0
@@ -133,10 +131,10 @@ def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
     return float(round(now_s + max(lease_s - lease_s % 2.0 ** (math.frexp(lease_s)[1] - 5), LEASE_S)))
 
 
-def to_come(until_s: float, now_s: float, most_s: float = MOST_PAUSE_S) -> bool:
-    """Whether this moment lies ahead. Not where it is further ahead than any that Lucid sets (``most_s``, and as long
-    as a turn may take): a clock that was ahead has set it, and nothing is to wait for that."""
-    return now_s < until_s <= now_s + most_s + _TURN_S
+def to_come(until_s: float, now_s: float, most_s: float) -> bool:
+    """Whether this moment lies ahead. Not where it is further ahead than Lucid sets it (``most_s``, and as long again
+    or a long turn): a clock that was ahead has set it, and nothing is to wait for that."""
+    return now_s < until_s <= now_s + most_s + min(most_s, _TURN_S)
 
 
 def begins_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
