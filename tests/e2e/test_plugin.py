@@ -339,7 +339,7 @@ def let_go(box: Box) -> str:
 CHANGES: dict[Callable[[Box], str], dict[str, str]] = {
     plain: {
         "release {job}": "",
-        "update JobId={job} Priority=99": "Access/permission denied",
+        "update JobId={job} Priority=4000000000": "Access/permission denied",
         "update JobId={job} Gres=gpu:2": "GPUs cannot be changed here",
         "update JobId={job} TresPerJob=gres/gpu:2": "GPUs cannot be changed here",
         "update JobId={job} TresPerNode=gres/shard:g0:1": "shards of GPUs",
