@@ -139,7 +139,7 @@ class CatchUp:
 
         Raises: StoreError: they cannot be stored."""
         now_s = self._clock.now_s()
-        if not self._tries or now_s < self._due_s:
+        if not self._tries or self._due_s - _AGAIN_S <= now_s < self._due_s:
             return []
         daemon = self._settings
         rooms = [*daemon.partitions, *daemon.rooms]

@@ -20,6 +20,7 @@ from lucid.places import Mode
 from lucid.slurm.act.write import JobWriter
 from lucid.slurm.client import HeldGpu
 from lucid.slurm.commands import CommandClient
+from lucid.slurm.own.waits import to_come
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import Request
 from lucid.slurm.view.observation import Observation
@@ -81,7 +82,7 @@ class Placeholders:
     def _known(self, now_s: float) -> tuple[int, str] | None:
         """Number and name of lucidd's user on the cluster; ``None`` where that is not known (a prefix that runs
         nothing but Slurm's commands). A failure ends no turn, and is tried again after a while."""
-        if self._me is None and now_s >= self._ask_s:
+        if self._me is None and not to_come(self._ask_s, now_s, _AGAIN_S):
             self._ask_s = now_s + _AGAIN_S
             try:
                 self._me = self._client.who()
@@ -109,7 +110,7 @@ class Placeholders:
             out = wanted.get(name)
             node = None if out is None else nodes.get(out.node)
             asks = job.running or job.gpus > 0  # a lucidd killed between two commands leaves one that does neither
-            if self._full or facts.now_s < self._not_before_s.get(name, 0.0):
+            if self._full or to_come(self._not_before_s.get(name, 0.0), facts.now_s, _AGAIN_S):
                 kept.add(name)
             elif out is None or node is None or name in kept or not self._may(node, facts) or not asks:
                 end = partial(self._client.cancel, job.id)
@@ -129,7 +130,7 @@ class Placeholders:
             have = ", ".join(map(str, node.gpu_numbers))
             self.refused[out.name] = f"Slurm knows no GPU of this number on its node (it has {have or 'none'})"
             return []
-        if facts.now_s < self._not_before_s.get(out.name, 0.0):
+        if to_come(self._not_before_s.get(out.name, 0.0), facts.now_s, _AGAIN_S):
             return []
         if not node.addressable:
             self.refused[out.name] = "its node's GPUs cannot be asked for one by one (lucidctl setup --mode pack)"

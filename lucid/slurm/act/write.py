@@ -219,15 +219,8 @@ class JobWriter:
         done, in words."""
         note = self.notes[record.id]
         pause_s = doubled_s(_RETRY_S, note.tries, _MOST_RETRY_S)
-        self.put(
-            structs.replace(
-                note,
-                released=False,
-                tries=note.tries + 1,
-                refusal=record.reason,
-                retry_s=self.clock.now_s() + pause_s,
-            )
-        )
+        note = structs.replace(note, released=False, tries=note.tries + 1, refusal=record.reason)
+        self.put(structs.replace(note, retry_s=self.clock.now_s() + pause_s))
         return f"job {record.id}: Slurm holds it itself ({record.reason}); let go again in {pause_s:.0f} s"
 
     def at_profiling(self, record: SlurmJob) -> bool:

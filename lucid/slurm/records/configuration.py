@@ -263,7 +263,7 @@ class FairShares:
         """The factors by account and user; the same object until they change.
 
         Raises: ClusterUnavailable: Slurm does not answer at present."""
-        if now_s >= self._due_s:
+        if not self._due_s - self._every_s <= now_s < self._due_s:  # or the clock was set back
             try:
                 fresh, self.why_none = self._ask(), ""
             except ClusterUnavailable:

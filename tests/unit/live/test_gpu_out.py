@@ -278,6 +278,12 @@ def test_where_slurm_refuses_it_lucid_leaves_the_gpu_out_itself_and_says_so(site
     site.turns(10)
     assert ("n1", 2) not in site.used()
     assert "Slurm's own jobs are not kept off n1:2: no such account" in site.ctl("gpu", "health")
+    site.slurm.refuses_held, site.slurm.now = (
+        "",
+        site.slurm.now - 600.0,
+    )  # the clock was ahead: nothing waits for that
+    site.turns(10)
+    assert site.held() == ["n1:2"]
 
 
 def test_where_nobody_can_tell_who_lucidd_is_turns_go_on_and_it_is_told(site: Sick) -> None:

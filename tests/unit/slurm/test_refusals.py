@@ -36,9 +36,6 @@ def barred(stage: Scene) -> dict[str, str]:
     return {entry.job.id: entry.barred for entry in stage.look().pending}
 
 
-# -- Slurm's limits ---------------------------------------------------------------------------------------------
-
-
 def test_a_job_over_a_limit_waits_with_slurms_words_and_holds_no_gpus(stage: Scene) -> None:
     limited(stage)
     stage.jobs("1 2 3", run_s=10.0)
@@ -149,9 +146,6 @@ def test_a_start_that_met_a_silent_slurm_says_nothing_about_the_job(stage: Scene
     stage.slurm.advance(31.0)
     assert "did not start" in "".join(stage.mend()), "Slurm had its time since"
     assert barred(stage)["2"]
-
-
-# -- try, and let go --------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_slurm_refuses_twice_is_released_as_its_user_wrote_it(stage: Scene) -> None:
@@ -306,9 +300,6 @@ def test_whoever_says_so_without_a_start_gains_nothing(stage: Scene) -> None:
     assert stage.slurm.records["2"].state == "PENDING"
 
 
-# -- the cap on writes ------------------------------------------------------------------------------------------
-
-
 def test_starts_leave_a_share_of_the_writes_for_mending() -> None:
     stage = Scene(writes_per_cycle=12)
     stage.jobs("1 2 3 4 5 6", mark=MINE)
@@ -329,9 +320,6 @@ def test_what_was_not_mended_in_one_cycle_is_first_in_the_next() -> None:
         for record in list(stage.slurm.records.values()):
             stage.slurm._set(record.id, held=True, state="PENDING", placement=())  # to be mended again
     assert served == [[f"job {(5 * n + i) % 6 + 1}" for i in range(5)] for n in range(3)]
-
-
-# -- whose hold is it? ------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_its_user_holds_is_nobodys_to_start(stage: Scene) -> None:
