@@ -65,6 +65,7 @@ FINE: dict[str, tuple[Any, ...]] = {
     "its user cancelled it": (task(BEGUN, "CANCELLED", cancelled_s=101.0), []),
     "a victim that Slurm requeued": (victim(GAVE_WAY), [], Told(preempted=[120.0])),
     "a victim that may not be requeued": (victim(BEGUN, "PREEMPTED"), [], Told(preempted=[120.0])),
+    "one that Slurm had not launched": (victim("", "CANCELLED"), [], Told(preempted=[120.0])),
 }
 FOUND: dict[str, tuple[Any, ...]] = {
     "started over unasked": ("killed", task(OVER), []),
@@ -217,9 +218,8 @@ def watch(**more: Any) -> Watch:
 
 def job(state: str = "PENDING", **more: Any) -> dict[str, Any]:
     return {
-        "job_id": 7, "job_state": [state], "standard_output": f"{FOLDER}/out/j1-1", "admin_comment": "",
-        "comment": "",
-        "priority": {"set": True, "number": 100}, "eligible_time": {"set": True, "number": 1}, "dependency": "",
+        "job_id": 7, "job_state": [state], "standard_output": f"{FOLDER}/out/j1-1", "comment": "", "dependency": "",
+        "priority": {"set": True, "number": 100}, "eligible_time": {"set": True, "number": 1}, "admin_comment": "",
     } | more  # fmt: skip
 
 

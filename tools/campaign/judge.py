@@ -77,13 +77,13 @@ def judge(
             excuse = _never(task) or _ended_unheard(task, broken, told) or _number_gone(broken, told) or forgot
             found.append(_finding("stuck", task, words, excuse))
         return found
+    if record.state in ("PREEMPTED", "CANCELLED") and task.order.gives_way and told.preempted:
+        return found  # one that may not be requeued; cancelled, if Slurm had not launched it yet
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
             found.append(_finding("killed", task, "cancelled, and not by its user"))
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
-    elif record.state == "PREEMPTED" and task.order.gives_way and told.preempted:
-        return found  # one that may not be requeued
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
         excuse = (
             _at_kill(task.runs[-1:], broken, told)
