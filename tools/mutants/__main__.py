@@ -21,8 +21,8 @@ from mutants.score import Score, by_room, noticed, verdicts  # noqa: E402
 
 _LEAST = 0.9
 """The share of them that a test must notice."""
-_FIRST = "lucid.core.placement.*"
-"""Few and quick: trying these makes mutmut write all mutants down, by name."""
+_FIRST = "lucid.profiler.pair_watch.*"
+"""Few, and few tests reach them: trying these makes mutmut write all mutants down, by name."""
 
 
 def main(arguments: list[str] | None = None) -> int:
