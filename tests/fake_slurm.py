@@ -394,6 +394,10 @@ class FakeSlurm:
         if changes.num_cpus is not None:
             request = structs.replace(request, num_cpus=changes.num_cpus)
             self._set(job_id, cpus=changes.num_cpus)
+        elif request.cpus_per_tres and given.keys() & {*GPU_FIELDS} and request.num_cpus:
+            # Slurm reckons anew, for one node, and without the tasks
+            cpus = gpu_count(request.cpus_per_tres) * gpu_count(request.tres_per_node)
+            request = structs.replace(request, num_cpus=cpus)
         if changes.mem_node_mib is not None:
             request = structs.replace(request, exact_mem=True)
             self._set(job_id, mem_mib=changes.mem_node_mib)

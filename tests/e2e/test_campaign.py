@@ -46,7 +46,7 @@ def test_each_of_these_faults_loses_nothing(tmp_path: Path) -> None:
     """By this seed all come within five minutes, and nothing else is broken while the host that acts is lost."""
     code, result, home = run(tmp_path, "--seed", "483", "--minutes", "6", "--faults", ",".join(FAULTS))
     found = [f for f in result["findings"] if not f["excuse"]]
-    assert (code, found) == (0, [])
+    assert (code, found) == (0, []), found
     assert result["jobs"]["submitted"] >= 10
     assert not result["trouble"]
     lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]

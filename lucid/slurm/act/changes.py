@@ -57,7 +57,8 @@ def start_changes(
     names = ",".join(part.node for part in placement)
     if not shards and _resized(written, placement):
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, **sized(placement)}
-        made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
+        cpus = None if record.request.cpus_per_tres else _cpus_back(record, written)
+        made = _changes_to(wanted, record.request, cpus, forget=not _stale(record, defaults))
         return _whole(replace(made, num_nodes=len(placement)), move, _extra(record, extra))
     if not shards:
         free = (
@@ -130,9 +131,9 @@ def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
 
 def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
     """The number of CPUs that Slurm reckoned with before the request became slots; ``None`` where the request is not
-    slots."""
+    slots. Beside CPUs by GPU, too: with each request for GPUs Slurm reckons anew, and without the tasks."""
     request = record.request
-    return digits(written.get("num_cpus", "")) if request.shards or request.emptied else None
+    return digits(written.get("num_cpus", "")) if request.shards or request.emptied or request.cpus_per_tres else None
 
 
 def _resized(written: Mapping[str, str], placement: Placement) -> bool:
@@ -219,7 +220,7 @@ def _changes_to(
         fields = {k: v for k, v in wanted.items() if k in WRITTEN and getattr(rest, k) != v}
     return Changes(
         **fields,  # type: ignore[arg-type]
-        num_cpus=cpus if cpus is not None and cpus != now.num_cpus else None,
+        num_cpus=cpus if cpus != now.num_cpus or (now.cpus_per_tres and fields) else None,
         mem_node_mib=mem_mib,
         first=first,
     )

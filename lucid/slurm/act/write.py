@@ -205,9 +205,7 @@ class JobWriter:
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
         pause_s = doubled_s(_BACK_S, note.tries - START_TRIES, _MOST_BACK_S)
         self.put(structs.replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
-        return (
-            f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"
-        )
+        return f"job {record.id}: did not start {note.tries} times (Slurm: {words}): released as its user wrote it"
 
     def give_up(self, record: SlurmJob, note: JobNote | None, words: str, cause: GivenUp) -> None:
         """Note why a job is about to be released."""

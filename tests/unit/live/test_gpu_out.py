@@ -82,9 +82,6 @@ def test_a_broken_sampler_takes_out_a_bounded_share() -> None:
     assert len(judge(person, {}, health, GPUS, 101.0, RULES).new) == 4, "persons' are not counted"
 
 
-# -- a whole lucidd --------------------------------------------------------------------------------------------------
-
-
 class Sick(Site):
     """A site whose samplers tell of their GPUs."""
 

@@ -174,9 +174,6 @@ def test_the_library_gives_what_serves_and_nothing_suspended_without_the_librari
     assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
 
 
-# -- nothing of the future ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
     """What each fit was given. In its stead the overall mean stands for a model, so that a leak would show."""
@@ -208,8 +205,6 @@ def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[
         assert table.end_s.max() <= at_s
         assert len(table) == sum(item.end_s <= at_s for item in past)
 
-
-# -- explanations -------------------------------------------------------------------------------------------------
 
 TERMS = (
     Term("user median", "12 jobs", math.log(14400.0 + 10.0)),

@@ -283,9 +283,6 @@ def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Pa
     assert site.slurm.records["1"].state == "RUNNING"
 
 
-# -- jobs that stay --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("machines", [own_nodes, common_nodes])
 def test_a_job_that_says_so_waits_for_its_own_partition_and_its_twin_borrows(
     tmp_path: Path, machines: Machines

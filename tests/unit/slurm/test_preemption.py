@@ -161,14 +161,20 @@ def barred_from_starting(stage: Scene, **own: Any) -> Scene:
     return stage
 
 
-def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
-    stage = barred_from_starting(scene(a="n1:0"))
+# Three tasks, of which the CPUs of one GPU hold two: with two CPUs in all it never started (seen by the campaign).
+BY_GPU = Request("gres/gpu:1", cpus_per_tres="gres/gpu:2", tasks=3, num_cpus=3)
+
+
+@pytest.mark.parametrize("asked", [Request("gres/gpu:1"), BY_GPU])
+def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time(asked: Request) -> None:
+    stage = barred_from_starting(scene(a="n1:0"), request=asked)
+    assert (stage.request("own").addressed, stage.request("own").num_cpus) == (True, asked.num_cpus)
     stage.slurm.advance(stage.settings.start_grace_s + 29.0)
     assert stage.mend() == []
     stage.slurm.advance(3.0)
     (said,) = stage.mend()
     assert "did not start" in said
-    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert stage.request("own") == asked
     assert stage.slurm.records["own"].held
 
 

@@ -30,9 +30,6 @@ def waiting(stage: Scene) -> list[str]:
     return [entry.job.id for entry in stage.look().pending]
 
 
-# -- behind -----------------------------------------------------------------------------------------------------
-
-
 BEHIND = [{"mark": OPAQUE}, {"mark": MINE, "comment": "x,lucid:off"}, {"mark": OPAQUE, "het": 3}]
 
 
@@ -143,9 +140,6 @@ def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, 
     stage.jobs("1", gpus, mark=MINE, min_nodes=nodes)
     stage.jobs("2", 5, mark=f"{MINE};wait=1", min_nodes=2)
     assert waiting(stage) == ["1", "2"]
-
-
-# -- begin times and dependencies -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken_back", [False, True])

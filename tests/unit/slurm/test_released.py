@@ -367,9 +367,6 @@ def test_small_jobs_do_not_wait_for_what_keeps_larger_ones() -> None:
     assert [entry.job.id for entry in stage.look().pending if not entry.barred] == ["2"]
 
 
-# -- a node refused a job, so Slurm holds it itself: Lucid tries again, ``START_TRIES`` times, and no more -----------
-
-
 def fails(site: Site, job_id: str) -> None:
     """What slurmctld makes of it: put back, and held by nobody but itself."""
     record = site.slurm.records[job_id]
