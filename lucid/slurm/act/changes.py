@@ -103,12 +103,8 @@ def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequenc
     (names,) = asked
     fields = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
     rest = {key: _without_gpus(written.get(key, "")) for key in fields}
-    return {
-        **rest,
-        "tres_per_node": ",".join(
-            [*(f"gres/gpu:{name}:1" for name in names), *filter(None, [rest["tres_per_node"]])]
-        ),
-    }
+    gpus = [f"gres/gpu:{name}:1" for name in names]
+    return {**rest, "tres_per_node": ",".join([*gpus, *filter(None, [rest["tres_per_node"]])])}
 
 
 def _have(features: str, placement: Placement, nodes: Sequence[SlurmNode]) -> bool:
@@ -130,10 +126,12 @@ def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
 
 
 def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
-    """The number of CPUs that Slurm reckoned with before the request became slots; ``None`` where the request is not
-    slots. Beside CPUs by GPU, too: with each request for GPUs Slurm reckons anew, and without the tasks."""
+    """The number of CPUs that Slurm reckoned with before the request became slots. Beside CPUs by GPU the present
+    one: with each request for GPUs Slurm reckons anew, and without the tasks. Else ``None``."""
     request = record.request
-    return digits(written.get("num_cpus", "")) if request.shards or request.emptied or request.cpus_per_tres else None
+    if request.shards or request.emptied:
+        return digits(written.get("num_cpus", ""))
+    return request.num_cpus or None if request.cpus_per_tres else None
 
 
 def _resized(written: Mapping[str, str], placement: Placement) -> bool:
@@ -220,7 +218,7 @@ def _changes_to(
         fields = {k: v for k, v in wanted.items() if k in WRITTEN and getattr(rest, k) != v}
     return Changes(
         **fields,  # type: ignore[arg-type]
-        num_cpus=cpus if cpus != now.num_cpus or (now.cpus_per_tres and fields) else None,
+        num_cpus=cpus if cpus != now.num_cpus or (now.cpus_per_tres and fields.keys() & GPU_FIELDS) else None,
         mem_node_mib=mem_mib,
         first=first,
     )
