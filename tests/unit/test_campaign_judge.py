@@ -95,6 +95,7 @@ FOUND: dict[str, tuple[Any, ...]] = {
 }
 EXCUSED: dict[str, tuple[Any, ...]] = {
     "its end was forgotten": ("doubled", task(ONCE + BEGUN_AGAIN), [KILL]),
+    "its end cancelled it": ("killed", task(ONCE, "CANCELLED"), [KILL]),
     "its end was heard late": ("doubled", AGAIN_ALLOWED, [SAVED_LATER], Told(completed=[109.5])),
     "it came after the last save": ("lost", task(at_s=106.0, known=False), [KILL]),
     "its start was forgotten": ("killed", task(CUT), [KILL], Told(started=[109.0, 139.0])),

@@ -81,7 +81,8 @@ def judge(
         return found  # one that may not be requeued; cancelled, if Slurm had not launched it yet
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
-            found.append(_finding("killed", task, "cancelled, and not by its user"))
+            excuse = _at_kill(task.runs[-1:], broken, told)  # whose start is forgotten is cancelled as it ends
+            found.append(_finding("killed", task, "cancelled, and not by its user", excuse))
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:

@@ -195,9 +195,6 @@ def test_an_order_stays_while_the_error_is_young_and_is_then_taken_back(tmp_path
     assert not any(site.slurm.factors.values())
 
 
-# -- the ledger of errors alone ------------------------------------------------------------------------------
-
-
 def seen(errors: PlanErrors, now_s: float, why: str = "", name: str = "a") -> frozenset[str]:
     errors.observe(Plan(now_s, {name: PartitionPlan({}, error=why), "b": PartitionPlan({})}))
     return errors.released
