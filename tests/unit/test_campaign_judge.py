@@ -160,7 +160,7 @@ RECORDED = """\
 [2026-11-25T01:23:48.001] sched: Allocate JobId=6_1(9) NodeList=n4 #CPUs=1 Partition=prof
 [2026-11-25T01:23:50.914] _job_complete: JobId=6_1(9) done
 [2026-11-25T01:23:51.527] sched/backfill: _start_job: Started JobId=6_2(6) in prof on n4
-[2026-11-25T01:23:52.314] _slurm_rpc_submit_batch_job: JobId=13 InitPrio=1000 usec=1098
+[2026-11-25T01:23:52.314] _slurm_rpc_submit_batch_job: JobId=13 SLUID=s7JDM8KRX2T100 InitPrio=1000 usec=1098
 [2026-11-25T01:23:52.528] sched/backfill: _start_job: Started JobId=13 in vc-a on n2
 [2026-11-25T01:24:02.357] Purged files for defunct batch JobId=13
 [2026-11-25T01:24:02.365] job_complete: invalid JobId=13

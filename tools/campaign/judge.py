@@ -77,21 +77,16 @@ def judge(
             excuse = _never(task) or _ended_unheard(task, broken, told) or _number_gone(broken, told) or forgot
             found.append(_finding("stuck", task, words, excuse))
         return found
+    at_kill = _at_kill(task.runs[-1:], broken, told)
     if record.state in ("PREEMPTED", "CANCELLED") and task.order.gives_way and told.preempted:
         return found  # one that may not be requeued; cancelled, if Slurm had not launched it yet
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
-            excuse = _at_kill(task.runs[-1:], broken, told)  # whose start is forgotten is cancelled as it ends
-            found.append(_finding("killed", task, "cancelled, and not by its user", excuse))
+            found.append(_finding("killed", task, "cancelled, and not by its user", at_kill))
         else:
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
-        excuse = (
-            _at_kill(task.runs[-1:], broken, told)
-            or _node_was_lost(task, broken)
-            or _boot_failed(task, broken, told)
-            or _no_step(task, broken)
-        )
+        excuse = at_kill or _node_was_lost(task, broken) or _boot_failed(task, broken, told) or _no_step(task, broken)
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))

@@ -11,7 +11,7 @@ _NAMED = r"JobId=(\d+)(?:_[^ (]*\((\d+)\))?"
 _TOLD = re.compile(
     r"\[([\d:.T-]+)\] (?:sched: |sched/backfill: )?"
     r"(Requeuing|_job_complete: requeue|_job_complete:|Allocate|_start_job: Started|_slurm_rpc_submit_batch_job:) "
-    rf"{_NAMED}(?: done| per| NodeList=| in | InitPrio=|$)"
+    rf"{_NAMED}(?: SLUID=\w+)?(?: done| per| NodeList=| in | InitPrio=|$)"
 )
 _PREEMPTED = re.compile(rf"\[([\d:.T-]+)\] (?:\w+: )?preempted {_NAMED}")
 _FORGOTTEN = re.compile(
