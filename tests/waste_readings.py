@@ -163,5 +163,5 @@ def planted(kind: str, number: int) -> tuple[list[MadeJob], float]:
     jobs = []
     for copy in range(3):
         shape = at_work(rng.uniform(0.2, 1.0) * H)
-        jobs.append(MadeJob(f"{name}-{copy}", [shape], time_limit_s=48 * H, name=name, user="limits"))
-    return jobs, 0.0
+        jobs.append(MadeJob(f"{name}-{copy}", [shape] * gpus, time_limit_s=48 * H, name=name, user="limits"))
+    return jobs, 47.4 * gpus
