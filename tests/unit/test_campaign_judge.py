@@ -109,6 +109,7 @@ EXCUSED: dict[str, tuple[Any, ...]] = {
     "slurmctld was away for its step": ("killed", task(BEGUN, "FAILED", said=NO_SLURM), [AWAY]),
     "slurmctld hung for its step": ("killed", task(BEGUN, "FAILED", said=HUNG), [AWAY]),
     "its boot failed": ("killed", task("", "NODE_FAIL"), [NO_BOOT]),
+    "its number still ran": ("killed", task("", "FAILED"), [KILL], Told(forgotten=[111.0])),
     "killed at its launch": ("killed", task("", "NODE_FAIL"), [NO_SLURMD], Told(started=[99.0])),
 }
 
@@ -169,6 +170,7 @@ RECORDED = """\
 [2026-11-25T01:24:11.000] _job_complete: requeue JobId=13 per user/system request
 [2026-11-25T01:24:12.001] _job_complete: JobId=13 done
 [2026-11-25T01:24:13.000] error: Vestigial state files for JobId=17, but no job record. This may be
+[2026-11-25T01:24:13.100] error: Registered PENDING JobId=18 StepId=18.batch on node n3
 [2026-11-25T01:24:14.000] sched: Allocate JobId=20_1(9) NodeList=n4 #CPUs=1 Partition=prof
 [2026-11-25T01:24:12.500] Requeuing JobId=24
 [2026-11-25T01:24:14.500] Requeuing JobId=25
@@ -187,6 +189,7 @@ AT_S = 1795569826.0  # 01:23:46 of that log
         ("9", 30, {"started": 1}),  # one of array 20
         ("6", 30, {"submitted": 1, "started": 1}),  # the last task of an array keeps its number
         ("17", 30, {"forgotten": 1}),
+        ("18", 30, {"forgotten": 1}),
         ("21", 30, {"preempted": 1}),
         ("22", 40, {"preempted": 1}),
         ("24", 30, {"requeued": 1}),  # too long before that

@@ -87,6 +87,7 @@ def judge(
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
         excuse = at_kill or _node_was_lost(task, broken) or _boot_failed(task, broken, told) or _no_step(task, broken)
+        excuse = excuse or ("" if task.runs or not _windows(broken) else _number_gone(broken, told))
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
@@ -101,7 +102,7 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
 
 def _number_gone(broken: Sequence[Broken], told: Told) -> str:
     if told.forgotten:
-        return "slurmctld's own log says that it has no record of the job any more"
+        return "slurmctld's own log says that it has no record of the job, or its node one of another of that number"
     again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= _REQUEUE_S]
     said = "Slurm holds it: its node still knew the number of a job that slurmctld forgot"
     return said if again and _windows(broken) else ""
@@ -182,10 +183,8 @@ def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:
 
 def _forgot(task: Task, broken: Sequence[Broken], told: Told, after_s: float = 0.0, what: str = "accepted") -> str:
     at_s = after_s + (told.submitted[-1] if told.submitted else task.accepted_s)  # sbatch's answer may take a while
-    for since, until in _windows(broken):
-        if since <= at_s <= until:
-            return f"{what} {until - at_s:.1f} s before slurmctld was killed, and after its last save"
-    return ""
+    kills = [until for since, until in _windows(broken) if since <= at_s <= until]
+    return f"{what} {kills[0] - at_s:.1f} s before slurmctld was killed, and after its last save" if kills else ""
 
 
 def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:

@@ -15,7 +15,8 @@ _TOLD = re.compile(
 )
 _PREEMPTED = re.compile(rf"\[([\d:.T-]+)\] (?:\w+: )?preempted {_NAMED}")
 _FORGOTTEN = re.compile(
-    r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch) JobId=(\d+)"
+    r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch|error: Registered PENDING) "
+    r"JobId=(\d+)"
 )
 _KINDS = {"submit": "submitted", "equeu": "requeued", "complete": "completed"}
 _TOGETHER_S = 2.0
@@ -32,7 +33,7 @@ class Told:
     completed: list[float] = field(default_factory=list)
     preempted: list[float] = field(default_factory=list)
     forgotten: list[float] = field(default_factory=list)
-    """It found the job's files when it started, and no record of the job."""
+    """It found the job's files, and no record of it; or its number ran on a node while it was pending."""
 
 
 class Log:

@@ -198,9 +198,6 @@ def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.
     assert seen == [1200, 1600]
 
 
-# -- the commands -----------------------------------------------------------------------------------------------
-
-
 def invoke(*args: object) -> str:
     result = CliRunner().invoke(models, [str(arg) for arg in args], catch_exceptions=False)
     assert result.exit_code == 0, result.output
