@@ -100,6 +100,7 @@ EXCUSED: dict[str, tuple[Any, ...]] = {
     "it came after the last save": ("lost", task(at_s=106.0, known=False), [KILL]),
     "its start was forgotten": ("killed", task(CUT), [KILL], Told(started=[109.0, 139.0])),
     "its requeue met its end": ("doubled", AGAIN_ALLOWED, [], MET_ITS_END),
+    "its requeue met its end unheard": ("doubled", AGAIN_ALLOWED, [AWAY], Told(requeued=[118.0])),
     "its node was lost": ("killed", task(BEGUN, "NODE_FAIL"), [LOST_NODE]),
     "one of its nodes was lost": ("killed", task(BEGUN.replace("n1", "n[1-2]"), "NODE_FAIL"), [LOST_NODE]),
     "plain Slurm refuses it, too": ("stuck", task("", "PENDING", reason="BadConstraints", may_be_refused=True), []),

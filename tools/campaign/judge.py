@@ -120,7 +120,7 @@ def _doubled(task: Task, broken: Sequence[Broken], told: Told) -> list[Finding]:
         slurms = _at_kill([before], broken, told)
         if before.ended_s is not None and after.began_s >= before.ended_s:
             why = f"run again {after.began_s - before.ended_s:.1f} s after a completed run"
-            excuse = slurms or _at_requeue(task, before, told)
+            excuse = slurms or _at_requeue(task, before, broken, told)
         elif after.beside or before.ended_s is not None:
             why, excuse = "two runs at the same time", slurms or _split(before, broken)
         elif (before.job, before.restart) == (after.job, after.restart):
@@ -192,14 +192,14 @@ def _requeue_forgotten(broken: Sequence[Broken], told: Told) -> str:
     return "its requeue was logged after slurmctld's last save, and before it was killed" if within else ""
 
 
-def _at_requeue(task: Task, before: Run, told: Told) -> str:
+def _at_requeue(task: Task, before: Run, broken: Sequence[Broken], told: Told) -> str:
     ended_s = before.ended_s
     if ended_s is None or not (task.order.restarts or task.order.gives_way):
         return ""
-    near = [at_s for at_s in told.requeued if ended_s - 1.0 <= at_s <= ended_s + _REQUEUE_S]
-    if near and any(ended_s <= at_s <= near[0] for at_s in told.completed):
-        return ""  # slurmctld knew: whoever requeued it should have seen that
-    return f"requeued {near[0] - ended_s:.1f} s after its last line, before slurmctld knew of its end" if near else ""
+    away = [b.ended_s or inf for b in broken if b.name in _AWAY and b.over(ended_s, _REQUEUE_S)]
+    near = [at_s for at_s in told.requeued if ended_s - 1.0 <= at_s <= max(ended_s, *away, 0.0) + _REQUEUE_S]
+    knew = any(ended_s <= at_s <= near[0] for at_s in told.completed if near)  # who requeued it should have seen that
+    return f"requeued {near[0] - ended_s:.1f} s after its end, before slurmctld knew" if near and not knew else ""
 
 
 def _lost_node(run: Run, broken: Sequence[Broken]) -> str:

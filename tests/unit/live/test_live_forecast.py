@@ -76,9 +76,6 @@ def test_a_live_cycle_knows_what_was_submitted(tmp_path: Path, snapshots: list[S
     assert snapshots[-1].arrivals.per_hour("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
 
 
-# -- the library's version -----------------------------------------------------------------------------------------
-
-
 def constant(gpus: float, feature: str = "gpus_lag0") -> ThroughputModel:
     """Always so many GPUs in the next bin, whatever the input says."""
     table = Term(feature, (Axis(feature, "continuous", (1.0,)),), np.zeros(4), np.ones(4))
