@@ -168,7 +168,7 @@ class TestContract:
 PROCESSES = {
     "memory and shares": ([Proc(11, 8000, 60, 30), Proc(13)], (GpuProcess(11, 8000, 60, 30), GpuProcess(13))),
     "one process with two contexts is one": ([Proc(11, 500), Proc(11, 300)], (GpuProcess(11, 800),)),
-    "a process without a new sample is no error": ([Proc(11, 8000)], (GpuProcess(11, 8000),)),
+    "a process is listed though it has no new sample": ([Proc(11, 8000)], (GpuProcess(11, 8000),)),
 }
 NOT_OFFERED = (
     "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlGpmSampleGet",

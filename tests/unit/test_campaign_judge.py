@@ -91,6 +91,8 @@ FOUND: dict[str, tuple[Any, ...]] = {
     "refused though nobody drew that": ("stuck", task("", "PENDING", reason="BadConstraints"), []),
     "its user's release had been saved": ("stuck", released(5.0), [KILL]),
     "a step failed while slurmctld was away": ("killed", task(BEGUN, "FAILED", said="Segmentation fault"), [AWAY]),
+    "preempted once, and cancelled as it ran": ("killed", victim(BEGUN, "CANCELLED"), [], Told(preempted=[90.0])),
+    "its number still ran, and it waits": ("stuck", task("", "PENDING"), [KILL], Told(registered=[111.0])),
     "preempted, and gives way to nobody": ("killed", task(GAVE_WAY), [], Told(preempted=[120.0])),
 }
 EXCUSED: dict[str, tuple[Any, ...]] = {
@@ -110,7 +112,7 @@ EXCUSED: dict[str, tuple[Any, ...]] = {
     "slurmctld was away for its step": ("killed", task(BEGUN, "FAILED", said=NO_SLURM), [AWAY]),
     "slurmctld hung for its step": ("killed", task(BEGUN, "FAILED", said=HUNG), [AWAY]),
     "its boot failed": ("killed", task("", "NODE_FAIL"), [NO_BOOT]),
-    "its number still ran": ("killed", task("", "FAILED"), [KILL], Told(forgotten=[111.0])),
+    "its number still ran": ("killed", task("", "FAILED"), [KILL], Told(registered=[111.0])),
     "killed at its launch": ("killed", task("", "NODE_FAIL"), [NO_SLURMD], Told(started=[99.0])),
 }
 
@@ -190,7 +192,7 @@ AT_S = 1795569826.0  # 01:23:46 of that log
         ("9", 30, {"started": 1}),  # one of array 20
         ("6", 30, {"submitted": 1, "started": 1}),  # the last task of an array keeps its number
         ("17", 30, {"forgotten": 1}),
-        ("18", 30, {"forgotten": 1}),
+        ("18", 30, {"registered": 1}),
         ("21", 30, {"preempted": 1}),
         ("22", 40, {"preempted": 1}),
         ("24", 30, {"requeued": 1}),  # too long before that
@@ -199,7 +201,7 @@ AT_S = 1795569826.0  # 01:23:46 of that log
 )
 def test_a_log_tells_the_owners_of_a_number_apart(number: str, after_s: float, counts: dict[str, int]) -> None:
     told = told_by(RECORDED).of(number, AT_S + after_s)
-    kinds = ("submitted", "started", "requeued", "completed", "forgotten", "preempted")
+    kinds = ("submitted", "started", "requeued", "completed", "forgotten", "registered", "preempted")
     assert {kind: count for kind in kinds if (count := len(getattr(told, kind)))} == counts
 
 

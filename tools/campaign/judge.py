@@ -78,8 +78,9 @@ def judge(
             found.append(_finding("stuck", task, words, excuse))
         return found
     at_kill = _at_kill(task.runs[-1:], broken, told)
-    if record.state in ("PREEMPTED", "CANCELLED") and task.order.gives_way and told.preempted:
-        return found  # one that may not be requeued; cancelled, if Slurm had not launched it yet
+    gone = record.state == "PREEMPTED" or (record.state == "CANCELLED" and not task.runs)  # before it was launched
+    if gone and task.order.gives_way and told.preempted:
+        return found  # one that may not be requeued
     if record.state == "CANCELLED" and task.cancelled_s is None and "CANCELLED" not in task.order.ends:
         if task.runs:
             found.append(_finding("killed", task, "cancelled, and not by its user", at_kill))
@@ -87,7 +88,8 @@ def judge(
             found.append(_finding("lost", task, "cancelled before it ran, and not by its user"))
     elif record.state != "CANCELLED" and record.state not in task.order.ends:
         excuse = at_kill or _node_was_lost(task, broken) or _boot_failed(task, broken, told) or _no_step(task, broken)
-        excuse = excuse or ("" if task.runs or not _windows(broken) else _number_gone(broken, told))
+        runs = told.registered and not task.runs and _windows(broken)
+        excuse = excuse or ("its node still ran a job of that number, which slurmctld forgot" if runs else "")
         found.append(_finding("killed", task, f"ended as {record.state} {record.reason}", excuse))
     elif record.state == "COMPLETED" and not ended:
         found.append(_finding("lost", task, "COMPLETED by Slurm, and its work was never done"))
@@ -102,7 +104,7 @@ def _ended_unheard(task: Task, broken: Sequence[Broken], told: Told) -> str:
 
 def _number_gone(broken: Sequence[Broken], told: Told) -> str:
     if told.forgotten:
-        return "slurmctld's own log says that it has no record of the job, or its node one of another of that number"
+        return "slurmctld's own log says that it has no record of the job any more"
     again = [at_s for at_s in told.requeued for began_s in told.started if 0 <= at_s - began_s <= _REQUEUE_S]
     said = "Slurm holds it: its node still knew the number of a job that slurmctld forgot"
     return said if again and _windows(broken) else ""
@@ -150,20 +152,14 @@ def _preempted(run: Run, after: Run, told: Told, owners: Sequence[Run]) -> bool:
     lets the owner's job to their GPUs once they have gone. They may run elsewhere by then."""
     until_s = after.began_s
     return any(run.began_s <= at_s <= until_s for at_s in told.preempted) or any(
-        run.began_s <= owner.began_s <= until_s + _COMES_S and _meet(run, owner) for owner in owners
+        run.began_s <= owner.began_s <= until_s + _COMES_S and owner.nodes and run.on(hosts_in(owner.nodes))
+        for owner in owners
     )
 
 
-def _meet(one: Run, other: Run) -> bool:
-    return bool(other.nodes) and one.on(hosts_in(other.nodes))
-
-
 def _windows(broken: Sequence[Broken]) -> list[tuple[float, float]]:
-    return [
-        (float(b.facts["saved_at"]) - _SAVING_S, float(b.facts["killed_at"]))
-        for b in broken
-        if "saved_at" in b.facts and "killed_at" in b.facts
-    ]
+    kills = [b.facts for b in broken if {"saved_at", "killed_at"} <= b.facts.keys()]
+    return [(float(kill["saved_at"]) - _SAVING_S, float(kill["killed_at"])) for kill in kills]
 
 
 def _at_kill(runs: Sequence[Run], broken: Sequence[Broken], told: Told) -> str:

@@ -15,9 +15,9 @@ _TOLD = re.compile(
 )
 _PREEMPTED = re.compile(rf"\[([\d:.T-]+)\] (?:\w+: )?preempted {_NAMED}")
 _FORGOTTEN = re.compile(
-    r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch|error: Registered PENDING) "
-    r"JobId=(\d+)"
+    r"\[([\d:.T-]+)\] (?:error: Vestigial state files for|Purged files for defunct batch) JobId=(\d+)"
 )
+_REGISTERED = re.compile(r"\[([\d:.T-]+)\] error: Registered PENDING JobId=(\d+)")
 _KINDS = {"submit": "submitted", "equeu": "requeued", "complete": "completed"}
 _TOGETHER_S = 2.0
 
@@ -33,7 +33,9 @@ class Told:
     completed: list[float] = field(default_factory=list)
     preempted: list[float] = field(default_factory=list)
     forgotten: list[float] = field(default_factory=list)
-    """It found the job's files, and no record of it; or its number ran on a node while it was pending."""
+    """It found the job's files when it started, and no record of the job."""
+    registered: list[float] = field(default_factory=list)
+    """A node said that it runs this number, and to slurmctld the job was pending."""
 
 
 class Log:
@@ -54,8 +56,9 @@ def told_by(log: str) -> Log:
     arrays: dict[str, str] = {}
     for line in log.splitlines():
         if match := _FORGOTTEN.match(line):
-            at_s = seconds(match[1])
-            found.setdefault(match[2], [Told(at_s)])[-1].forgotten.append(at_s)
+            found.setdefault(match[2], [Told(seconds(match[1]))])[-1].forgotten.append(seconds(match[1]))
+        elif match := _REGISTERED.match(line):
+            found.setdefault(match[2], [Told(seconds(match[1]))])[-1].registered.append(seconds(match[1]))
         elif match := _PREEMPTED.match(line):
             at_s = seconds(match[1])
             found.setdefault(match[3] or match[2], [Told(at_s)])[-1].preempted.append(at_s)

@@ -132,8 +132,8 @@ def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
 
 
 def to_come(until_s: float, now_s: float, most_s: float) -> bool:
-    """Whether this moment lies ahead. Not where it is further ahead than Lucid sets it (``most_s``, and as long again
-    or a long turn): a clock that was ahead has set it, and nothing is to wait for that."""
+    """Whether this moment lies ahead. Not where it is further ahead than Lucid sets it (``most_s``, and as much
+    again, at most ten minutes): a clock that was ahead has set it, and nothing waits for that."""
     return now_s < until_s <= now_s + most_s + min(most_s, _TURN_S)
 
 

@@ -290,9 +290,6 @@ def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
     assert figures["mae_gpus"] <= gpus
 
 
-# -- what lucidd counts ---------------------------------------------------------------------------------------------
-
-
 def finished(hours: int, per_hour: int) -> JobTable:
     """Jobs of 2 GPUs that each run an hour."""
     submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
